@@ -1,0 +1,3 @@
+"""mlcil: multi-label class-incremental learning."""
+
+__version__ = "0.1.0"

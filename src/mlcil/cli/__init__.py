@@ -1,0 +1,1 @@
+"""The front door: thin commands that parse, call and print."""

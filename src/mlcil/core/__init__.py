@@ -1,0 +1,1 @@
+"""Small things every room may use: errors, files, configuration, randomness."""

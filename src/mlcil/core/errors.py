@@ -1,0 +1,22 @@
+"""The one exception that means "the input is wrong", as opposed to "the program is wrong"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A mistake in what the user gave us.
+
+    Its message is one line that says which input, what it was and what is allowed. The command line
+    prints it without a traceback; every other exception is a bug and keeps its traceback.
+    """
+
+
+def unknown_name(what: str, got: str, allowed: Iterable[str]) -> UserError:
+    """The error for a name that is none of those allowed, with the nearest one suggested."""
+    names = sorted(allowed)
+    near = get_close_matches(got, names, n=1)
+    hint = f", did you mean {near[0]!r}?" if near else "."
+    return UserError(f"unknown {what} {got!r}{hint} Allowed: {', '.join(names)}")

@@ -1,0 +1,89 @@
+"""Writing files so that a crash, a kill or a full disk never leaves a broken one behind."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then move it into place in one step.
+
+    Raises:
+        UserError: the file system refused (full, read-only, ...). Whatever stood at `path` is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    os.close(handle)
+    partial = Path(name)
+    try:
+        write(partial)
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.chmod(0o644)
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}. What was saved before is intact; "
+            "make room and repeat the command to continue"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically."""
+    write_atomically(path, lambda partial: _put(partial, text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON to `path` atomically. NaN is refused: it is not JSON."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors to a safetensors file atomically."""
+    from safetensors.torch import save
+
+    # Cloned: safetensors refuses tensors that share storage.
+    data = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
+    write_atomically(path, lambda partial: _put(partial, data))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _put(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,73 @@
+"""The in-memory index of a data set: where the images are and what is known about each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError, unknown_name
+
+PRESENT, ABSENT, UNKNOWN = 1, 0, -1
+
+
+@dataclass(frozen=True)
+class LabelledImages:
+    """Images and their three-valued labels.
+
+    Attributes:
+        paths: one image file per row; for images that exist only in memory, a name for each.
+        labels: int8 (N, K): 1 present, 0 known to be absent, -1 unknown.
+        classes: the K class names, in column order.
+        split: which part of the data set this is, "train" or "test".
+        pixels: uint8 (N, H, W, 3) for images that exist only in memory, else None.
+    """
+
+    paths: tuple[str, ...]
+    labels: NDArray[np.int8]
+    classes: tuple[str, ...]
+    split: str
+    pixels: NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels.shape != (len(self.paths), len(self.classes)):
+            raise ValueError(
+                f"Got labels of shape {self.labels.shape} for {len(self.paths)} images and "
+                f"{len(self.classes)} classes, expected {(len(self.paths), len(self.classes))}"
+            )
+        if len(set(self.classes)) != len(self.classes):
+            twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
+            raise UserError(f"class names must differ, these stand twice: {', '.join(twice)}")
+        if not np.isin(self.labels, (PRESENT, ABSENT, UNKNOWN)).all():
+            raise ValueError("labels must be 1 (present), 0 (absent) or -1 (unknown)")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def subset(self, rows: NDArray[np.int64]) -> LabelledImages:
+        """The images of the given rows, in that order."""
+        return replace(
+            self,
+            paths=tuple(self.paths[row] for row in rows),
+            labels=self.labels[rows],
+            pixels=None if self.pixels is None else self.pixels[rows],
+        )
+
+    def with_classes(self, classes: Sequence[str]) -> LabelledImages:
+        """The same images with these columns only, in this order."""
+        position = {name: column for column, name in enumerate(self.classes)}
+        for name in classes:
+            if name not in position:
+                raise unknown_name("class", name, self.classes)
+        columns = [position[name] for name in classes]
+        return replace(self, labels=self.labels[:, columns], classes=tuple(classes))
+
+
+class DataSet(NamedTuple):
+    """The two parts of a data set; both have the same classes."""
+
+    train: LabelledImages
+    test: LabelledImages

@@ -1,0 +1,227 @@
+"""The protocol: which classes arrive in which session, and which labels that session may see."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError, unknown_name
+from .images import PRESENT, UNKNOWN, DataSet
+
+FORMS = "B<base>-C<step> (such as B40-C10), joint, or class lists (such as cat,dog|car,bus)"
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """What one session may see: its images, and of their labels the new columns alone.
+
+    The labels of every other column are not here at all, so nothing can read them by mistake.
+
+    Attributes:
+        number: counts from 1.
+        first: the first new column; the columns [0, first) belong to earlier sessions.
+        stop: one past the last new column.
+        classes: all `stop` classes seen so far, in column order.
+        indices: int64 (N,), rows of the whole training set: those with a new class present.
+        labels: int8 (N, stop): new columns as annotated, older ones unknown (-1).
+    """
+
+    number: int
+    first: int
+    stop: int
+    classes: tuple[str, ...]
+    indices: NDArray[np.int64]
+    labels: NDArray[np.int8]
+    _annotations: NDArray[np.int8] = field(repr=False)  # (whole training set, stop - first)
+
+    @property
+    def new_classes(self) -> tuple[str, ...]:
+        """The classes that this session adds."""
+        return self.classes[self.first :]
+
+    def annotate(self, indices: NDArray[np.int64]) -> NDArray[np.int8]:
+        """What an annotator would say about the new classes on any training images.
+
+        Arguments:
+            indices: int64 (n,), rows of the whole training set, such as exemplars of earlier sessions.
+
+        Returns:
+            int8 (n, stop - first).
+        """
+        return self._annotations[np.asarray(indices, dtype=np.int64)]
+
+
+@dataclass(frozen=True, eq=False)
+class Protocol:
+    """A data set whose classes arrive in sessions.
+
+    Attributes:
+        data: the data set with its columns in session order, and only the classes that take part.
+        sizes: the number of new classes of each session.
+    """
+
+    data: DataSet
+    sizes: tuple[int, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """All classes in session order."""
+        return self.data.train.classes
+
+    def sessions(self) -> list[Session]:
+        """The sessions in order."""
+        stops = np.cumsum(self.sizes).tolist()
+        firsts = [0, *stops[:-1]]
+        return [
+            self._session(number, first, stop)
+            for number, (first, stop) in enumerate(zip(firsts, stops, strict=True), start=1)
+        ]
+
+    def _session(self, number: int, first: int, stop: int) -> Session:
+        # A copy: a view would carry the hidden columns along in its base.
+        annotations = self.data.train.labels[:, first:stop].copy()
+        indices = _with_positive(annotations)
+        labels = np.full((len(indices), stop), UNKNOWN, dtype=np.int8)
+        labels[:, first:] = annotations[indices]
+        return Session(number, first, stop, self.classes[:stop], indices, labels, annotations)
+
+    def test_rows(self, stop: int) -> NDArray[np.int64]:
+        """The test images with at least one of the columns [0, stop) present, int64 (n,)."""
+        if not 1 <= stop <= len(self.classes):
+            raise ValueError(f"Got stop={stop}, expected 1 to {len(self.classes)}")
+        return _with_positive(self.data.test.labels[:, :stop])
+
+
+def make_protocol(data: DataSet, text: str, order: str | Sequence[str] | None = None) -> Protocol:
+    """Divide the classes of a data set into sessions.
+
+    Arguments:
+        data: the data set.
+        text: `B40-C10`, `joint`, or class lists as in `cat,dog|car,bus`, which fix the order as well
+            and leave out the classes that they do not name.
+        order: the class order, see `class_order`; not together with class lists.
+
+    Raises:
+        UserError: the text or the order is wrong, or a class has no training image.
+    """
+    if _is_lists(text, data.train.classes):
+        if order is not None:
+            raise UserError(f"protocol {text!r} fixes the class order itself; leave out the order {order!r}")
+        lists = _parse_lists(text, data.train.classes)
+        names = [name for part in lists for name in part]
+        sizes = [len(part) for part in lists]
+    else:
+        names = list(class_order(data.train.classes, order))
+        sizes = parse_protocol(text, len(names))
+    ordered = DataSet(data.train.with_classes(names), data.test.with_classes(names))
+    _check_positives(ordered)
+    return Protocol(ordered, tuple(sizes))
+
+
+def parse_protocol(text: str, classes: int) -> list[int]:
+    """The session sizes of `B<base>-C<step>` or `joint` over so many classes.
+
+    `B40-C10` over 80 classes gives [40, 10, 10, 10, 10]; B0 means no base session. Where the steps do
+    not divide evenly, the last session takes what is left over.
+
+    Raises:
+        UserError: the text is malformed, a step is empty, or there are too few classes.
+    """
+    if classes < 1:
+        raise UserError(f"protocol {text!r} needs at least one class, the data set has {classes}")
+    if text.strip().lower() == "joint":
+        return [classes]
+    match = re.fullmatch(r"B(\d+)-C(\d+)", text.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise UserError(f"malformed protocol {text!r}, expected {FORMS}")
+    base, step = int(match[1]), int(match[2])
+    if step < 1:
+        raise UserError(f"protocol {text!r} adds no classes per session, expected C1 or more")
+    if base + step > classes:
+        raise UserError(f"protocol {text!r} needs at least {base + step} classes, the data set has {classes}")
+    sizes = [base] if base else []
+    return sizes + [min(step, classes - first) for first in range(base, classes, step)]
+
+
+def class_order(
+    classes: Sequence[str], order: str | Sequence[str] | None = None, seed: int | None = None
+) -> tuple[str, ...]:
+    """The classes in the order in which they arrive.
+
+    Arguments:
+        classes: the class names, in any order.
+        order: None for lexicographic, "shuffle:SEED" for a seeded permutation, or every class name once,
+            as a sequence or as text with commas.
+        seed: the same as the order "shuffle:SEED".
+
+    Raises:
+        UserError: the order is none of these.
+    """
+    if seed is not None:
+        if order is not None:
+            raise UserError(f"got both class order {order!r} and seed {seed}, expected one of them")
+        order = f"shuffle:{seed}"
+    if order is None:
+        return tuple(sorted(classes))
+    if isinstance(order, str) and order.startswith("shuffle:"):
+        return _shuffled(classes, order)
+    names = _names(order) if isinstance(order, str) else list(order)
+    _check_names(names, classes, "class order")
+    missing = sorted(set(classes) - set(names))
+    if missing:
+        raise UserError(f"the class order must name every class, it lacks: {', '.join(missing)}")
+    return tuple(names)
+
+
+def _shuffled(classes: Sequence[str], order: str) -> tuple[str, ...]:
+    seed = order.removeprefix("shuffle:")
+    if not (seed.isascii() and seed.isdigit()):
+        raise UserError(
+            f"got class order {order!r}, expected shuffle:SEED with a whole number such as shuffle:1"
+        )
+    names = sorted(classes)
+    return tuple(names[place] for place in np.random.default_rng(int(seed)).permutation(len(names)))
+
+
+def _is_lists(text: str, classes: Sequence[str]) -> bool:
+    return "|" in text or "," in text or text.strip() in classes
+
+
+def _parse_lists(text: str, classes: Sequence[str]) -> list[list[str]]:
+    lists = [_names(part) for part in text.split("|")]
+    if not all(name for part in lists for name in part):
+        raise UserError(f"protocol {text!r} has an empty class name or session, expected {FORMS}")
+    _check_names([name for part in lists for name in part], classes, "protocol")
+    return lists
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _check_names(names: Sequence[str], classes: Sequence[str], what: str) -> None:
+    for name in names:
+        if name not in classes:
+            raise unknown_name(f"class in the {what}:", name, classes)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(f"the {what} must name a class once, it repeats: {', '.join(twice)}")
+
+
+def _check_positives(data: DataSet) -> None:
+    seen = (data.train.labels == PRESENT).any(axis=0)
+    empty = [name for name, is_seen in zip(data.train.classes, seen, strict=True) if not is_seen]
+    if empty:
+        raise UserError(
+            f"no training image has any of these classes: {', '.join(empty)}; "
+            "leave them out with a protocol of class lists such as cat,dog|car,bus"
+        )
+
+
+def _with_positive(labels: NDArray[np.int8]) -> NDArray[np.int64]:
+    return np.flatnonzero((labels == PRESENT).any(axis=1)).astype(np.int64)

@@ -1,0 +1,171 @@
+"""Naming a data set in one line of text, such as `coco:PATH,year=2017` or `digits`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ..core.errors import UserError, unknown_name
+from .coco import read_coco
+from .digits import read_digits
+from .images import DataSet
+from .table import read_table
+from .voc import read_voc
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of data set.
+
+    Attributes:
+        name: what stands before the colon.
+        usage: the shortest complete example.
+        summary: one line about it.
+        options: what each option means, by name.
+        read: the function that reads it.
+    """
+
+    name: str
+    usage: str
+    summary: str
+    options: Mapping[str, str]
+    read: Callable[..., DataSet]
+
+    @property
+    def has_path(self) -> bool:
+        """Whether a path stands after the colon."""
+        return ":" in self.usage
+
+
+def _source(name: str, usage: str, summary: str, read: Callable[..., DataSet], **options: str) -> Source:
+    return Source(name, usage, summary, MappingProxyType(options), read)
+
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        source.name: source
+        for source in (
+            _source(
+                "coco",
+                "coco:PATH",
+                "MS-COCO 2014 or 2017, or any data set in COCO's layout",
+                read_coco,
+                year="2014 or 2017 (default: the one that is there, 2014 if both are)",
+                train="another training annotation file, e.g. instances_mine.json",
+                test="another test annotation file",
+                images="the folder of the images (default: PATH)",
+            ),
+            _source(
+                "voc",
+                "voc:PATH",
+                "PASCAL VOC; trains on trainval, tests on test",
+                read_voc,
+                year="which VOC<year> folder to take (default: 2007)",
+                difficult="what a class seen only as difficult counts as: absent (default) or unknown",
+            ),
+            _source(
+                "table",
+                "table:FILE",
+                "a CSV or Parquet table with a row per image",
+                read_table,
+                images="the folder that relative paths start from (default: the table's)",
+                path="the column of image paths (default: path, file, filename or image)",
+                labels="the column of ;-separated labels (default: labels or tags; else a column per class)",
+                split="the column that says train or test (default: split or set; else a hash decides)",
+                test_fraction="share of test images where no column decides (default: 0.2)",
+            ),
+            _source(
+                "digits",
+                "digits",
+                "canvases with one to four handwritten digits; nothing to download",
+                read_digits,
+                train="number of training canvases (default: 2000)",
+                test="number of test canvases (default: 1000)",
+                size="height and width of a canvas in pixels (default: 64)",
+                seed="another seed gives other canvases (default: 0)",
+            ),
+        )
+    }
+)
+
+# Options that are not plain text: how to read them, and what to call them in an error.
+_WHOLE: tuple[Callable[[str], Any], str] = (int, "a whole number")
+_CONVERT: dict[tuple[str, str], tuple[Callable[[str], Any], str]] = {
+    **{("digits", name): _WHOLE for name in SOURCES["digits"].options},
+    ("table", "test_fraction"): (float, "a number"),
+    ("table", "images"): (lambda text: Path(text).expanduser(), "a folder"),
+    ("coco", "images"): (lambda text: Path(text).expanduser(), "a folder"),
+}
+
+
+def load(spec: str, images: str | None = None) -> DataSet:
+    """Read the data set that `spec` names: `kind:path,option=value,...`.
+
+    Arguments:
+        spec: e.g. `coco:PATH,year=2017`, `voc:PATH`, `table:FILE,labels=tags`, `digits:train=400,seed=1`.
+        images: the folder of the images; the same as the option `images=`.
+
+    Raises:
+        UserError: the kind or an option is unknown, a value is wrong, or the data set cannot be read.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind not in SOURCES:
+        raise unknown_name("data set", kind, SOURCES)
+    source = SOURCES[kind]
+    path, options = _split(source, rest)
+    if images is not None:
+        _put(source, options, "images", images)
+    values = {name: _convert(source, name, text) for name, text in options.items()}
+    if not source.has_path:
+        if path:
+            raise UserError(f"got {path!r} after {kind}:, expected options: {', '.join(source.options)}")
+        return source.read(**values)
+    if not path:
+        raise UserError(f"data set {spec!r} lacks its path, expected {source.usage}")
+    return source.read(Path(path).expanduser(), **values)
+
+
+def _split(source: Source, text: str) -> tuple[str, dict[str, str]]:
+    """The path and the options of `path,option=value,...`; a path may itself contain commas."""
+    pieces = text.split(",")
+    # Where there is no path, the first piece is an option already.
+    path = pieces.pop(0) if source.has_path or not text else ""
+    options: dict[str, str] = {}
+    last = None  # the option that a piece without a name of its own continues
+    for piece in pieces:
+        name, equals, value = piece.partition("=")
+        if equals and name.strip() in source.options:
+            last = name.strip()
+            _put(source, options, last, value)
+            continue
+        so_far = path if last is None else options[last]
+        longer = f"{so_far},{piece}" if so_far or source.has_path else piece
+        # `sessoin=3` is a slip of the pen, unless a file is really called that.
+        if equals and name.strip().isidentifier() and not Path(longer).expanduser().exists():
+            raise unknown_name(f"option of {source.name}", name.strip(), source.options)
+        if last is None:
+            path = longer
+        else:
+            options[last] = longer
+    return path, options
+
+
+def _put(source: Source, options: dict[str, str], name: str, value: str) -> None:
+    if name not in source.options:
+        raise unknown_name(f"option of {source.name}", name, source.options)
+    if name in options:
+        raise UserError(f"option {name} of {source.name} is given twice: {options[name]!r} and {value!r}")
+    options[name] = value
+
+
+def _convert(source: Source, name: str, text: str) -> Any:
+    convert, expected = _CONVERT.get((source.name, name), (str, "text"))
+    try:
+        if not text:
+            raise ValueError
+        return convert(text)
+    except ValueError:
+        raise UserError(f"got {text!r} for option {name} of {source.name}, expected {expected}") from None

@@ -1,0 +1,1 @@
+"""How well: metrics and the evaluator."""

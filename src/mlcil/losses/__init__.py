@@ -1,0 +1,1 @@
+"""What is asked: classification and distillation losses."""

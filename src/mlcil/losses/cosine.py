@@ -1,0 +1,46 @@
+"""Losses that hold a representation to the direction it had: KRT's token loss and less-forget KD."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def cosine_distance(now: Tensor, before: Tensor) -> Tensor:
+    """1 - cos of each pair of rows, in float32.
+
+    Exactly 0 for identical rows: the three sums are then equal, and sqrt(x * x) = x in IEEE arithmetic.
+
+    Arguments:
+        now, before: (B, D).
+
+    Returns:
+        (B,).
+    """
+    now, before = now.float(), before.float()
+    dot, norm, norm_before = (now * before).sum(1), (now * now).sum(1), (before * before).sum(1)
+    return 1 - dot / (norm * norm_before).sqrt().clamp(min=1e-12)
+
+
+def token_loss(now: Tensor, before: Tensor) -> Tensor:
+    """KRT's token loss: one cosine over the concatenated embeddings of the old sessions (KRT, eq. 5).
+
+    Arguments:
+        now: (B, t', D) embeddings of the model being trained, of which the first t are compared, t <= t'.
+        before: (B, t, D) embeddings of the old model.
+
+    Returns:
+        (B,).
+    """
+    return cosine_distance(now[:, : before.shape[1]].flatten(1), before.flatten(1))
+
+
+def less_forget(now: Tensor, before: Tensor) -> Tensor:
+    """Distillation of the pooled feature, 1 - cos (LUCIR, section 3.2), as KRT's KD rows use it.
+
+    Arguments:
+        now, before: (B, C) pooled features of the model being trained and of the old model.
+
+    Returns:
+        (B,).
+    """
+    return cosine_distance(now, before)

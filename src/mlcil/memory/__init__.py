@@ -1,0 +1,1 @@
+"""What is kept: rehearsal buffers. They hold indices and labels, never pixels."""

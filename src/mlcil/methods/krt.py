@@ -1,0 +1,174 @@
+"""Knowledge Restore and Transfer (Dong et al., ICCV 2023), its rehearsal form KRT-R and its ablations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.config import option
+from ..core.errors import UserError
+from ..data.loading import Batch
+from ..data.protocol import Session
+from ..losses.cosine import less_forget, token_loss
+from ..memory.buffer import Budget
+from ..models.backbone import Backbone
+from ..models.tagger import AttentionShape, Output
+from .base import LOSS_SCALE, Inference, Method, MethodConfig, State, Task, TrainingSet
+from .pseudo_labels import LABELS_PER_IMAGE, Threshold, find_threshold, rate_per_image, restore
+
+
+@dataclass(frozen=True)
+class KRTConfig(MethodConfig):
+    """KRT's options; loss weights are in the paper's units."""
+
+    dpl: bool = option(True, "restore old labels by dynamic pseudo labels", paper="KRT, section 3.2")
+    ica: bool = option(True, "incremental cross-attention and token loss", paper="KRT, section 3.3")
+    kd: bool = option(False, "also distil the pooled feature", paper="KRT, table 4")
+    pseudo: str = option(
+        "online",
+        "pseudo labels set per step on the augmented image (authors' code), or once per session (paper)",
+        choices=("online", "fixed"),
+        paper="KRT, algorithm 1",
+    )
+    labels_per_image: float | None = option(
+        None,
+        "mu, labels per image over all classes; none takes 2.9 on COCO, 1.4 on VOC, elsewhere an estimate",
+        low=0.0,
+        paper="KRT, section 4.1",
+    )
+    threshold: float = option(0.8, "where the threshold search starts", low=1e-4, high=0.999999, paper="KRT, section 4.1")
+    carry_threshold: bool = option(True, "start the next search from the threshold found last (authors' code)")
+    token_weight: float = option(100.0, "lambda of the token loss; 300 for B40 and B10", low=0.0, paper="KRT, section 4.1")
+    token_scaling: str = option(
+        "sqrt",
+        "token weight times sqrt(seen / new classes) (authors' code), or as it is (paper)",
+        choices=("sqrt", "none"),
+        paper="KRT, eq. 7",
+    )
+    kd_weight: float = option(180.0, "weight of the feature distillation, scaled like the token loss", low=0.0)
+    width: int = option(384, "d, size of a token; 768 on VOC", low=1, paper="KRT, section 4.1")
+    heads: int = option(8, "attention heads", low=1, paper="KRT, section 4.1")
+    attend_to_kt: bool = option(
+        True, "keys and values [KT, KR, patches] (authors' code) rather than [KR, patches] (paper)", paper="KRT, eq. 3"
+    )
+
+
+class KRT(Method):
+    """Old labels restored by the old model, old embeddings held in place by a cross-attention with memory tokens."""
+
+    name = "krt"
+    summary = "pseudo labels, cross-attention with a memory token per session, token loss; KRT-R with a buffer"
+    family = "restore and transfer"
+    reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
+    Config = KRTConfig
+    config: KRTConfig
+
+    def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        if config.width % config.heads:
+            raise UserError(f"krt: width {config.width} is not a multiple of heads {config.heads}")
+        super().__init__(config, backbone, task, budget)
+        self.threshold = config.threshold
+        self.search: Threshold | None = None  # how this session's threshold was found
+        self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
+        self.fixed_labels: Tensor | None = None  # (N, K) with `pseudo: fixed`
+
+    def attention_shape(self) -> AttentionShape | None:
+        """Cross-attention, unless switched off."""
+        c = self.config
+        return AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None
+
+    def wants_teacher(self) -> bool:
+        """Any of the three parts asks the old model."""
+        return self.config.dpl or self.config.ica or self.config.kd
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        """Grow, freeze what older sessions own, and find the threshold."""
+        super().before_session(session, infer)
+        if self.config.ica:
+            self.tagger.freeze_old_sessions()
+        self.search, self.fixed_labels = None, None
+        if self.teacher is not None and self.config.dpl:
+            self._restore_labels(session, infer)
+        self.rates.append(rate_per_image(session.labels[:, session.first :]))
+
+    def training_set(self, session: Session) -> TrainingSet:
+        """As always, with the pseudo labels already set where they are fixed."""
+        full = super().training_set(session)
+        return full if self.fixed_labels is None else TrainingSet(full.indices, self.fixed_labels.numpy())
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Classification on restored labels, and whatever holds the old knowledge in place."""
+        now = self.student(batch.images)
+        if self.teacher is None:
+            return {"classification": self.classification(now.logits, batch.labels)}
+        with torch.no_grad():
+            before: Output = self.teacher(batch.images)  # one pass serves pseudo labels and distillation
+        labels = batch.labels
+        if self.config.dpl and self.config.pseudo == "online":
+            labels = restore(labels, torch.sigmoid(before.logits.float()), self.threshold)
+        terms = {"classification": self.classification(now.logits, labels)}
+        if self.config.ica:
+            terms["token"] = self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
+        if self.config.kd:
+            terms["kd"] = self._weight(self.config.kd_weight) * less_forget(now.pooled, before.pooled).mean()
+        return terms
+
+    def notes(self) -> dict[str, Any]:
+        """The threshold and what came of it."""
+        if self.search is None:
+            return super().notes()
+        found = {"threshold": self.search.value, "pseudo_labels_per_image": self.search.mean_count}
+        return super().notes() | found | {"target": self.search.target, "target_met": self.search.met}
+
+    def state(self) -> State:
+        """With the threshold, the session's rates and fixed labels."""
+        tensors, values = super().state()
+        if self.fixed_labels is not None:
+            tensors["fixed_labels"] = self.fixed_labels
+        search = None if self.search is None else vars(self.search)
+        return State(tensors, values | {"threshold": self.threshold, "rates": self.rates, "search": search})
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        if self.config.ica:
+            self.tagger.freeze_old_sessions()
+        self.threshold, self.rates = state.values["threshold"], state.values["rates"]
+        self.search = Threshold(**state.values["search"]) if state.values["search"] else None
+        self.fixed_labels = state.tensors.get("fixed_labels")
+
+    def _restore_labels(self, session: Session, infer: Inference) -> None:
+        teacher = self.teacher
+        assert teacher is not None
+        full = super().training_set(session)
+        scores = infer(lambda images: torch.sigmoid(teacher(images).logits.float()), full.indices)
+        target = self._target(session)
+        if target is not None:
+            start = self.threshold if self.config.carry_threshold else self.config.threshold
+            self.search = find_threshold(scores[: len(session.indices)], target, start)
+            self.threshold = self.search.value
+        if self.config.pseudo == "fixed":
+            self.fixed_labels = restore(torch.from_numpy(full.labels), torch.from_numpy(scores), self.threshold)
+
+    def _target(self, session: Session) -> float | None:
+        """Old labels to expect per image; None where nothing can be known, and the threshold stays."""
+        given = self.config.labels_per_image
+        if given is None:
+            given = LABELS_PER_IMAGE.get(self.task.data_kind)
+        if given is not None:
+            return given * session.first / self.task.total_classes  # mu^t; KRT, section 3.2
+        # A session of one class says nothing about how often its class falls elsewhere.
+        sizes = self.tagger.sizes[:-1]
+        told = [(rate, size) for rate, size in zip(self.rates, sizes, strict=True) if size > 1]
+        if not told:
+            return None
+        return session.first * sum(rate for rate, _ in told) / sum(size for _, size in told)
+
+    def _weight(self, published: float) -> float:
+        sizes = self.tagger.sizes
+        scale = math.sqrt(sum(sizes) / sizes[-1]) if self.config.token_scaling == "sqrt" else 1.0
+        return published * scale / LOSS_SCALE

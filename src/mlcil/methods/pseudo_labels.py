@@ -1,0 +1,122 @@
+"""Dynamic pseudo labels (DPL): which old classes does the old model see in a new image? (KRT, section 3.2)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..data.images import PRESENT, UNKNOWN
+
+TOLERANCE = 0.1  # on the mean number of pseudo labels; KRT, algorithm 1
+LOWEST, HIGHEST = 1e-4, 0.999999  # bounds of the threshold; authors' code
+LABELS_PER_IMAGE = {"coco": 2.9, "voc": 1.4}  # mu; KRT, section 4.1
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The outcome of the search.
+
+    Attributes:
+        value: scores above it become pseudo labels.
+        mean_count: pseudo labels per image at this threshold.
+        target: the mean number that was asked for.
+        met: whether `mean_count` is within the tolerance of `target`.
+        steps: how many steps of the paper's algorithm lead here; -1 where that algorithm would not end.
+    """
+
+    value: float
+    mean_count: float
+    target: float
+    met: bool
+    steps: int
+
+
+def find_threshold(
+    scores: NDArray[np.floating], target: float, start: float = 0.8, step: float = 0.01, tolerance: float = TOLERANCE
+) -> Threshold:
+    """The threshold that KRT's algorithm 1 walks to, from one pass of scores.
+
+    The walk starts at `start` and moves by `step`, up while there are too many pseudo labels and down
+    while there are too few, until their mean number per image is within `tolerance` of `target`. The
+    counts at all points of the walk are read off the sorted scores. Where the walk would swing for ever
+    between two points or run out of bounds, the threshold whose count comes closest is taken instead.
+
+    Arguments:
+        scores: (N, K_old), the old model's probabilities.
+        target: the mean number of pseudo labels per image to reach.
+    """
+    count, ranked = len(scores), np.sort(scores, axis=None).astype(np.float64)
+    walk = _walk(ranked, count, target, start, step, tolerance)
+    counts = _mean_counts(ranked, count, walk)
+    if abs(counts[-1] - target) <= tolerance:
+        return Threshold(walk[-1], counts[-1], target, True, len(walk) - 1)
+    value = _closest(ranked, count, target)
+    mean_count = _mean_counts(ranked, count, [value])[0]
+    return Threshold(value, mean_count, target, abs(mean_count - target) <= tolerance, -1)
+
+
+def _walk(
+    ranked: NDArray[np.float64], count: int, target: float, start: float, step: float, tolerance: float
+) -> list[float]:
+    """The points of the paper's walk up to the first at which the target is met or passed."""
+    going_up = _mean_counts(ranked, count, [start])[0] > target
+    points = [start]
+    while LOWEST <= (after := points[-1] + (step if going_up else -step)) <= HIGHEST:
+        points.append(after)  # summed up step by step, as the algorithm does
+    counts = np.array(_mean_counts(ranked, count, points))
+    within = np.abs(counts - target) <= tolerance
+    passed = counts <= target if going_up else counts > target
+    ends = np.flatnonzero(within | passed)
+    return points[: ends[0] + 1] if len(ends) else points
+
+
+def _mean_counts(ranked: NDArray[np.float64], count: int, thresholds: Sequence[float]) -> list[float]:
+    above = len(ranked) - np.searchsorted(ranked, thresholds, side="right")
+    return [float(number) for number in above / count]
+
+
+def _closest(ranked: NDArray[np.float64], count: int, target: float) -> float:
+    """The score (or bound) that, as a threshold, gives the mean count nearest to the target."""
+    inside = ranked[(ranked > LOWEST) & (ranked < HIGHEST)]
+    candidates = np.unique(np.concatenate([[LOWEST], inside, [HIGHEST]]))
+    distances = np.abs(np.array(_mean_counts(ranked, count, candidates.tolist())) - target)
+    return float(candidates[distances.argmin()])
+
+
+def restore(labels: Tensor, old_scores: Tensor, threshold: float) -> Tensor:
+    """Fill the unknown old columns: present where the old model's score exceeds the threshold, else absent.
+
+    Arguments:
+        labels: (B, K), unknown (-1) in old columns unless an exemplar's annotation is known.
+        old_scores: (B, K_old) probabilities of the old model.
+
+    Returns:
+        (B, K) labels without an unknown entry in the old columns.
+    """
+    old = labels[:, : old_scores.shape[1]]
+    pseudo = (old_scores > threshold).to(labels.dtype)
+    return torch.cat([torch.where(old == UNKNOWN, pseudo, old), labels[:, old_scores.shape[1] :]], dim=1)
+
+
+def rate_per_image(labels: NDArray[np.int8]) -> float:
+    """Labels of a session's classes to expect in an image that was not collected for them.
+
+    The session's own images all have at least one of its labels. If labels fall independently, their
+    number is Poisson with rate r, and given that it is not zero its mean is r / (1 - exp(-r)); this
+    solves for r. Only what the session may see is used.
+
+    Arguments:
+        labels: (N, n) of the session's own classes.
+    """
+    mean = float((labels == PRESENT).sum() / len(labels))
+    low, high = 0.0, mean
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle < mean * -math.expm1(-middle) else (low, middle)
+    return low

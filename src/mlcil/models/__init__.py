@@ -1,0 +1,1 @@
+"""What learns: backbones, incremental cross-attention, growing heads and the tagger made of them."""

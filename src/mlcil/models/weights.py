@@ -1,0 +1,123 @@
+"""Putting pretrained weights into a backbone, and refusing files that would spoil an experiment."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UserError
+from .backbone import SMALL, Backbone
+
+_HEAD_WORDS = ("head", "fc", "classifier", "decoder")
+
+
+def load_weights(backbone: Backbone, weights: str | None, class_counts: Collection[int]) -> Path | None:
+    """Load `weights` into `backbone`.
+
+    Arguments:
+        backbone: changed in place.
+        weights: None for a random start, "pretrained" for timm's default weights, a timm tag such as
+            "miil_in21k", or the path of a .safetensors, .pth or .pt file.
+        class_counts: a file with a classifier of so many outputs is refused: it was most likely trained on
+            the benchmark's own classes, and would leak every class that is still to come.
+
+    Returns:
+        The file the weights came from, if a local one.
+    """
+    if weights is None:
+        return None
+    file = Path(weights).expanduser()
+    if file.suffix in {".safetensors", ".pth", ".pt", ".bin"} or file.is_file():
+        _load_file(backbone, file, class_counts)
+        return file
+    _load_tag(backbone, weights)
+    return None
+
+
+def _load_tag(backbone: Backbone, tag: str) -> None:
+    import timm
+
+    plain = backbone.name.split(".")[0]
+    tags = [one.partition(".")[2] for one in timm.list_pretrained(f"{plain}.*")]
+    if backbone.name == SMALL or (tag != "pretrained" and tag not in tags):
+        raise UserError(
+            f"weights {tag!r} for {backbone.name}: neither a file nor a timm tag. "
+            f"Allowed: a .safetensors or .pth file, none, {', '.join(['pretrained', *tags]) if tags else 'none'}"
+        )
+    name = backbone.name if tag == "pretrained" else f"{plain}.{tag}"
+    try:
+        source = timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot fetch the weights of {name}: {reason} Give a local file by --weights") from error
+    _fill(backbone, source.state_dict(), name)
+
+
+def _load_file(backbone: Backbone, file: Path, class_counts: Collection[int]) -> None:
+    tensors = _read(file)
+    _refuse_leak(tensors, file, class_counts)
+    _fill(backbone, tensors, str(file))
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise UserError(f"weight file {file} does not exist")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(file)
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+        raise UserError(f"cannot read weight file {file}: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise UserError(f"cannot read weight file {file}: {error}") from error
+    for key in ("state_dict", "model"):  # the two wrappings in use
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]
+    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise UserError(f"weight file {file} does not hold a plain state dict of tensors")
+    return {key.removeprefix("module.").removeprefix("body."): value for key, value in loaded.items()}
+
+
+def _refuse_leak(tensors: dict[str, Tensor], file: Path, class_counts: Collection[int]) -> None:
+    for key, tensor in tensors.items():
+        is_head = any(word in key.lower().split(".") for word in _HEAD_WORDS) and key.endswith("weight")
+        if is_head and tensor.ndim in (2, 4) and tensor.shape[0] in class_counts:
+            raise UserError(
+                f"weight file {file} has a classifier of {tensor.shape[0]} outputs ({key}), as many as the "
+                "benchmark has classes: it was probably trained on them and leaks every future class. "
+                "Use weights trained on other labels, such as ImageNet"
+            )
+
+
+def _fill(backbone: Backbone, tensors: dict[str, Tensor], source: str) -> None:
+    own = backbone.net.state_dict()
+    needed = [key for key in own if not key.endswith("num_batches_tracked")]
+    missing = [key for key in needed if key not in tensors]
+    wrong = [key for key in needed if key in tensors and tensors[key].shape != own[key].shape]
+    resizable = [key for key in wrong if key.endswith("pos_embed") and tensors[key].ndim == 3]
+    if missing or len(wrong) > len(resizable):
+        bad = (missing + [key for key in wrong if key not in resizable])[:3]
+        raise UserError(
+            f"weights {source} do not fit backbone {backbone.name}: {len(missing)} tensors missing and "
+            f"{len(wrong)} of another shape, first {', '.join(bad)}"
+        )
+    filled = {key: tensors[key].to(own[key].dtype) for key in needed if key not in resizable}
+    for key in resizable:
+        filled[key] = _resize_positions(tensors[key].float(), own[key], backbone.prefix_tokens)
+    backbone.net.load_state_dict(filled, strict=False)
+
+
+def _resize_positions(stored: Tensor, own: Tensor, prefix: int) -> Tensor:
+    from timm.layers import resample_abs_pos_embed
+
+    side = round((own.shape[1] - prefix) ** 0.5)
+    resized: Tensor = resample_abs_pos_embed(stored, [side, side], num_prefix_tokens=prefix)
+    return resized

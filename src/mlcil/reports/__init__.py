@@ -1,0 +1,1 @@
+"""What people see: tables, curves, the page."""

@@ -1,0 +1,1 @@
+"""The engine: one loop for every method, its optimiser, its checkpoints."""

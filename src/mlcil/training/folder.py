@@ -1,0 +1,184 @@
+"""A run is a folder: what it holds, who may write to it, and how it is continued."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import Tensor
+
+from ..core.errors import UserError
+from ..core.files import read_json, write_atomically, write_json, write_text
+from .config import RunConfig, read_config
+
+_PACKAGES = ("mlcil", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors", "scikit-learn")
+
+
+class RunFolder:
+    """The files of one run.
+
+        config.yaml          what was asked
+        environment.json     with what it was computed, one entry per launch
+        metrics.jsonl        one line per epoch and per evaluation
+        results.json         the outcome so far
+        session-NN/          state.safetensors when the session is done, progress.safetensors while it is not
+
+    Arguments:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results = path / "results.json"
+        self.metrics = path / "metrics.jsonl"
+        self._lock: int | None = None
+
+    def open(self, config: RunConfig) -> None:
+        """Create the folder, or check that it holds this very run.
+
+        Raises:
+            UserError: it holds another run, or another process is writing to it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise UserError(f"cannot use folder {self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out") from None
+        stored = self.path / "config.yaml"
+        if stored.exists():
+            differing = config.differences(read_config(stored))
+            if differing:
+                raise UserError(
+                    f"{self.path} holds a run with another configuration ({'; '.join(differing)}); "
+                    "choose another --out, or repeat its own settings to continue it"
+                )
+        elif any(child.name != ".lock" for child in self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty and is no run folder; choose another --out")
+        else:
+            write_text(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
+
+    def close(self) -> None:
+        """Let another process write."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def state_file(self, session: int) -> Path:
+        """Where the state after a finished session is."""
+        return self.path / f"session-{session:02d}" / "state.safetensors"
+
+    def progress_file(self, session: int) -> Path:
+        """Where the state within an unfinished session is."""
+        return self.path / f"session-{session:02d}" / "progress.safetensors"
+
+    def finished_sessions(self) -> int:
+        """How many sessions are done."""
+        number = 0
+        while self.state_file(number + 1).exists():
+            number += 1
+        return number
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        try:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write {self.metrics}: {error.strerror}") from error
+
+    def forget_metrics(self, session: int, epoch: int) -> None:
+        """Drop the lines that will be written again when the run continues at this session and epoch."""
+        if self.metrics.exists():
+            kept = [one for one in _parse_lines(self.metrics) if (one["session"], one["epoch"]) < (session, epoch)]
+            write_text(self.metrics, "".join(json.dumps(one) + "\n" for one in kept))
+
+    def log_environment(self, facts: Mapping[str, Any]) -> None:
+        """Add this launch to environment.json."""
+        file = self.path / "environment.json"
+        launches = read_json(file)["launches"] if file.exists() else []
+        write_json(file, {"launches": [*launches, environment() | dict(facts)]})
+
+
+def save_state(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write tensors and JSON values into one safetensors file, atomically."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    metadata = {"values": json.dumps(values)}
+
+    def write(partial: Path) -> None:
+        try:
+            save_file(plain, partial, metadata)
+        except Exception as error:  # safetensors wraps the system's error in a type of its own
+            if type(error).__name__ == "SafetensorError":
+                raise OSError(None, str(error)) from error
+            raise
+
+    write_atomically(path, write)
+
+
+def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The inverse of `save_state`.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            values = json.loads(file.metadata()["values"])
+            return {name: file.get_tensor(name) for name in file.keys()}, values  # noqa: SIM118
+    except Exception as error:
+        raise UserError(f"cannot read checkpoint {path}: {error}; delete it to go on from the one before") from error
+
+
+def environment() -> dict[str, Any]:
+    """The versions and the machine that results depend on."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "git_revision": _git_revision(),
+    }
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
+
+
+def _git_revision() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _parse_lines(file: Path) -> list[dict[str, Any]]:
+    lines = []
+    for line in file.read_text().splitlines():
+        with suppress(json.JSONDecodeError):  # a kill may have torn the last line
+            lines.append(json.loads(line))
+    return lines

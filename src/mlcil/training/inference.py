@@ -1,0 +1,59 @@
+"""A function's value on many images: evaluation mode, no augmentation, spread over all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..data.loading import BatchLoader, shard
+
+
+def infer(
+    function: Callable[[Tensor], Tensor],
+    rows: NDArray[np.int64],
+    model: nn.Module,
+    fabric: Fabric,
+    loader: BatchLoader,
+    batch_size: int,
+) -> NDArray[np.float32]:
+    """Compute `function` on images, each exactly once.
+
+    Arguments:
+        function: (B, 3, H, W) -> (B, ...).
+        rows: int64 (n,), rows of the loader's store.
+        model: put into evaluation mode meanwhile.
+
+    Returns:
+        float32 (n, ...), in the order of `rows`, the same in every process.
+    """
+    was_training = model.training
+    model.eval()
+    mine = shard(rows, fabric.global_rank, fabric.world_size)
+    places = np.arange(len(mine), dtype=np.int64)
+    parts = [places[start : start + batch_size] for start in range(0, len(mine), batch_size)]
+    no_labels = np.empty((len(mine), 0), np.int8)
+    values: list[Tensor] = []
+    with torch.inference_mode(), fabric.autocast():
+        for batch in loader.batches(parts, mine, no_labels, None):
+            values.append(function(batch.images.to(fabric.device)).float().cpu())
+    model.train(was_training)
+    return _gather(values, len(rows), fabric)
+
+
+def _gather(values: list[Tensor], count: int, fabric: Fabric) -> NDArray[np.float32]:
+    if fabric.world_size == 1:
+        return torch.cat(values).numpy()
+    mine = torch.cat(values) if values else None
+    shape = fabric.broadcast(None if mine is None else tuple(mine.shape[1:]))  # rank 0 has the most images
+    most = -(-count // fabric.world_size)
+    padded = torch.zeros(most, *shape)
+    if mine is not None:
+        padded[: len(mine)] = mine
+    gathered = fabric.all_gather(padded.to(fabric.device)).cpu()  # (world, most, ...)
+    # Row i went to process i mod world, so columns first gives the order back.
+    return gathered.transpose(0, 1).flatten(0, 1)[:count].numpy()  # type: ignore[no-any-return]

@@ -1,0 +1,99 @@
+"""From settings to the things a run works with: data, pixels, backbone, method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..core.errors import UserError
+from ..core.randomness import derive_seed
+from ..data.images import UNKNOWN, DataSet, LabelledImages
+from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
+from ..data.protocol import Protocol, make_protocol
+from ..data.sources import load
+from ..memory.buffer import Budget
+from ..methods.base import Method, Task
+from ..methods.registry import method_class
+from ..models.backbone import Backbone
+from ..models.weights import load_weights
+from .config import RunConfig, RunSettings
+
+
+class Data(NamedTuple):
+    """The data of a run.
+
+    Attributes:
+        protocol: the sessions.
+        train, test: the pixels of all training and all test images.
+        bad_images: one line for each image that cannot be read; they take no part.
+    """
+
+    protocol: Protocol
+    train: PixelStore
+    test: PixelStore
+    bad_images: list[str]
+
+
+def prepare_data(settings: RunSettings, say: Callable[[str], None]) -> Data:
+    """Read the labels, decode the images and divide the classes into sessions."""
+    data = load(settings.data, settings.images)
+    train, test = (_open(images, settings, say) for images in data)
+    bad = [*train.bad.values(), *test.bad.values()]
+    if bad and settings.on_bad_image == "stop":
+        others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        raise UserError(f"{bad[0]}{others}; --on-bad-image skip goes on without them")
+    for reason in bad:
+        say(f"left out: {reason}")
+    data = DataSet(_without(data.train, train.bad), _without(data.test, test.bad))
+    protocol = make_protocol(data, settings.protocol, settings.order)
+    if method_class(settings.method).is_joint:
+        protocol = replace(protocol, sizes=(sum(protocol.sizes),))
+    return Data(protocol, train.store, test.store, bad)
+
+
+def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None]:
+    """Build the backbone, load its weights and wrap it in the method.
+
+    Arguments:
+        classes: of the whole data set.
+
+    Returns:
+        The method and the file that its weights came from, if a local one.
+    """
+    settings = config.settings
+    torch.manual_seed(derive_seed(settings.seed))
+    backbone = Backbone(settings.backbone, settings.image_size)
+    file = load_weights(backbone, settings.weights, {classes})
+    task = Task(settings.data.partition(":")[0], classes)
+    method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
+    return method, file
+
+
+def _open(images: LabelledImages, settings: RunSettings, say: Callable[[str], None]) -> OpenedPixels:
+    cache = default_cache() if settings.cache == "auto" else settings.cache
+    shown = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if total > 1000 and done * 10 // total > shown:
+            shown = done * 10 // total
+            say(f"decoding {images.split} images: {done}/{total}")
+
+    limit = int(settings.cache_gb * 1e9)
+    folder = None if cache is None else Path(cache).expanduser()
+    opened = open_pixels(images, settings.image_size, cache=folder, limit_bytes=limit, on_progress=progress)
+    if opened.note:
+        say(opened.note)
+    return opened
+
+
+def _without(images: LabelledImages, bad: dict[int, str]) -> LabelledImages:
+    # Nothing known about an image keeps it out of every session and every test.
+    labels = images.labels.copy()
+    labels[np.array(list(bad), np.int64)] = UNKNOWN
+    return replace(images, labels=labels)

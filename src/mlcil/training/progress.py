@@ -1,0 +1,91 @@
+"""Telling people how far a run is: a live bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ..evaluation.results import SessionResult
+
+PLAIN_SECONDS = 30.0  # between plain lines within an epoch
+
+
+class Reporter:
+    """Prints what a run does.
+
+    Arguments:
+        console: where to.
+        work: for each session, how many images its training will go over in all epochs; for the time left.
+    """
+
+    def __init__(self, console: Console, work: Sequence[int]) -> None:
+        self.console, self.work = console, list(work)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._session, self._done_at_start, self._began, self._printed = 0, 0.0, 0.0, 0.0
+        self._losses = ""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def session(self, number: int, new_classes: Sequence[str], images: int, epochs: int, done: float) -> None:
+        """A session's training begins, or goes on where a part `done` of it is behind."""
+        self.work[number - 1] = images * epochs
+        self._session, self._done_at_start, self._losses = number, done, ""
+        self._began = self._printed = time.monotonic()
+        names = ", ".join(new_classes[:6]) + (f" and {len(new_classes) - 6} more" if len(new_classes) > 6 else "")
+        self.say(f"session {number}/{len(self.work)}: {names}; {images} images")
+        if self.console.is_terminal:
+            self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), console=self.console, transient=True)
+            self._task = self._bar.add_task(f"session {number}", total=1.0, completed=done, text="")
+            self._bar.start()
+
+    def step(self, epoch: int, done: float) -> None:
+        """A part `done` of the session's training is behind."""
+        now = time.monotonic()
+        if self._bar is not None:
+            text = f"epoch {epoch + 1} {self._losses} {self._rate(done)}"
+            self._bar.update(self._task, completed=done, text=text)
+        elif now - self._printed >= PLAIN_SECONDS:
+            self._printed = now
+            self.say(f"  epoch {epoch + 1}, {done:.0%} of the session, {self._rate(done)}")
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        """An epoch is done."""
+        self._losses = ", ".join(f"{name} {value:.4f}" for name, value in record["losses"].items())
+        rate = self._rate(record["epoch"] / epochs)
+        self._printed = time.monotonic()
+        self.say(f"  session {record['session']} epoch {record['epoch']}/{epochs}: {self._losses}, {rate}")
+
+    def result(self, result: SessionResult) -> None:
+        """A session is done and measured."""
+        self.stop()
+        forgotten = f", forgetting {result.forgetting:.1f}" if result.session > 1 else ""
+        self.say(
+            f"  after session {result.session}: mAP {result.map:.2f} over {len(result.classes)} classes "
+            f"on {result.test_images} test images{forgotten}"
+        )
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _rate(self, done: float) -> str:
+        images = (done - self._done_at_start) * self.work[self._session - 1]
+        rate = images / max(time.monotonic() - self._began, 1e-9)
+        left = (1 - done) * self.work[self._session - 1] + sum(self.work[self._session :])
+        return f"{rate:.0f} images/s, {_duration(left / max(rate, 1e-9))} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    if hours >= 1.5:
+        return f"{hours:.1f} h"
+    return f"{minutes:.0f} min" if minutes >= 1.5 else f"{seconds:.0f} s"

@@ -1,0 +1,206 @@
+"""A whole run: from a configuration to results.json, from wherever it stands."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from ..core.errors import UserError
+from ..core.files import sha256_of, write_json
+from ..core.randomness import derive_seed
+from ..data.augmentation import make_augmentation
+from ..data.loading import BatchLoader
+from ..data.protocol import Session
+from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
+from ..methods.base import State
+from .config import RunConfig
+from .folder import RunFolder, load_state, save_state
+from .inference import infer
+from .loop import Hooks, Position, SessionTraining
+from .prepare import prepare_data, prepare_method
+from .progress import Reporter
+from .scalars import ScalarLog
+
+_HEADER = ("method", "data", "protocol", "order", "backbone", "weights", "image_size", "buffer", "seed", "epochs")
+
+
+def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[str, Any]:
+    """Run an experiment, or continue it where it was interrupted.
+
+    Arguments:
+        config: what to run.
+        out: the run's folder; a used one must hold the same configuration.
+        console: where to report; None for silence.
+
+    Returns:
+        The content of results.json.
+
+    Raises:
+        UserError: something in the configuration, the data or the folder is wrong.
+    """
+    settings = config.settings
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    fabric = Fabric(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy=settings.strategy,  # type: ignore[arg-type]
+        precision=settings.precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    folder = RunFolder(out)
+    try:
+        _open_folder(folder, config, fabric)
+        return _Run(config, folder, fabric, console or Console(quiet=True)).execute()
+    finally:
+        folder.close()
+
+
+def _open_folder(folder: RunFolder, config: RunConfig, fabric: Fabric) -> None:
+    problem = None
+    if fabric.global_rank == 0:
+        try:
+            folder.open(config)
+        except UserError as error:
+            problem = str(error)
+    problem = fabric.broadcast(problem)  # else the other processes would wait for ever
+    if problem:
+        raise UserError(problem)
+
+
+class _Run:
+    """One launch of a run."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, fabric: Fabric, console: Console) -> None:
+        self.settings, self.folder, self.fabric = config.settings, folder, fabric
+        self.is_writer = fabric.global_rank == 0
+        self.reporter = Reporter(console if self.is_writer else Console(quiet=True), [])
+        self.data = prepare_data(self.settings, self.reporter.say)
+        self.sessions = self.data.protocol.sessions()
+        self.reporter.work = [len(one.indices) * self._epochs(one) for one in self.sessions]
+        self.method, self.weight_file = prepare_method(config, len(self.data.protocol.classes))
+        self.method.tagger.to(fabric.device)
+        backbone, workers = self.method.tagger.backbone, self.settings.workers
+        transform = make_augmentation(self.settings.augment)
+        self.loader = BatchLoader(self.data.train, backbone.mean, backbone.std, transform, workers)
+        self.test_loader = BatchLoader(self.data.test, backbone.mean, backbone.std, None, workers)
+        self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
+        self.results: list[SessionResult] = []
+
+    def execute(self) -> dict[str, Any]:
+        """Do what is left to do."""
+        position, saved = self._restore()
+        if self.is_writer and len(self.results) < len(self.sessions):
+            self.folder.log_environment(self._facts())
+        try:
+            for session in self.sessions[len(self.results) :]:
+                self._session(session, position, saved)
+                position, saved = None, {}
+        finally:
+            self.reporter.stop()
+            self.scalars.close()
+        return self._write_results()
+
+    def _session(self, session: Session, position: Position | None, saved: dict[str, Tensor]) -> None:
+        method = self.method
+        if position is None:
+            torch.manual_seed(derive_seed(self.settings.seed, session.number))
+            method.before_session(session, self._infer)
+        training = method.training_set(session)
+        loop = SessionTraining(method, session.number, training, self.settings, self.fabric, self.loader, saved)
+        done = 0.0 if position is None else position.epoch / loop.epochs
+        self.reporter.session(session.number, session.new_classes, len(training.indices), loop.epochs, done)
+        position = loop.run(self._hooks(session, loop.epochs), position)
+        method.after_session(session, self._infer)
+        result = self._evaluate(session, len(training.indices), position.seconds)
+        self.results.append(result)
+        if self.is_writer:
+            state = method.state()
+            values = state.values | {"result": asdict(result)}
+            save_state(self.folder.state_file(session.number), state.tensors, values)
+            self.folder.progress_file(session.number).unlink(missing_ok=True)
+            self._write_results()
+            self.folder.log({"session": session.number, "epoch": loop.epochs, "map": result.map})
+        self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
+        self.reporter.result(result)
+
+    def _hooks(self, session: Session, epochs: int) -> Hooks:
+        def on_epoch(record: dict[str, Any]) -> None:
+            if self.is_writer:
+                self.folder.log(record)
+                self.reporter.epoch(record, epochs)
+            done = sum(self._epochs(one) for one in self.sessions[: session.number - 1]) + record["epoch"]
+            self.scalars.write("loss", record["losses"], done)
+
+        def save(position: Position, tensors: dict[str, Tensor]) -> None:
+            if self.is_writer:
+                state = self.method.state()
+                values = state.values | {"position": asdict(position)}
+                save_state(self.folder.progress_file(session.number), tensors | state.tensors, values)
+
+        return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
+
+    def _evaluate(self, session: Session, images: int, seconds: float) -> SessionResult:
+        rows = self.data.protocol.test_rows(session.stop)
+        scores = infer(
+            self.method.predict, rows, self.method.tagger, self.fabric, self.test_loader, self.settings.batch_size
+        )
+        labels = self.data.protocol.data.test.labels[rows, : session.stop]
+        return evaluate(
+            scores, labels, session.number, session.classes, session.first, self.results, images, seconds, self.method.notes()
+        )
+
+    def _infer(self, function: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return infer(function, rows, self.method.tagger, self.fabric, self.loader, self.settings.batch_size)
+
+    def _restore(self) -> tuple[Position | None, dict[str, Tensor]]:
+        """Load the newest state, whether within a session or at the end of one."""
+        finished = min(self.folder.finished_sessions(), len(self.sessions))
+        for number in range(1, finished + 1):
+            tensors, values = load_state(self.folder.state_file(number))
+            self.results.append(session_from_dict(values["result"]))
+        file = self.folder.progress_file(finished + 1)
+        position = None
+        if finished < len(self.sessions) and file.exists():
+            tensors, values = load_state(file)
+            position = Position(**values["position"])
+        if finished or position:
+            self.method.load_state(State(tensors, values))
+            self.method.tagger.to(self.fabric.device)
+            if self.method.teacher is not None:
+                self.method.teacher.to(self.fabric.device)
+            self.reporter.say(f"continuing {self.folder.path} after session {finished}")
+        if self.is_writer:
+            self.folder.forget_metrics(finished + 1, position.epoch + 1 if position else 0)
+        self.fabric.barrier()
+        return position, tensors if position else {}
+
+    def _write_results(self) -> dict[str, Any]:
+        header = {key: getattr(self.settings, key) for key in _HEADER} | {"bad_images": self.data.bad_images}
+        summary = summarise(header, self.results, len(self.results) == len(self.sessions))
+        if self.is_writer:
+            write_json(self.folder.results, summary)
+        return summary
+
+    def _facts(self) -> dict[str, Any]:
+        file = self.weight_file
+        return {
+            "seed": self.settings.seed,
+            "device": str(self.fabric.device),
+            "processes": self.fabric.world_size,
+            "threads": torch.get_num_threads(),
+            "weights": None if file is None else {"file": str(file), "sha256": sha256_of(file)},
+        }
+
+    def _epochs(self, session: Session) -> int:
+        return (self.settings.base_epochs if session.number == 1 else None) or self.settings.epochs

@@ -1,0 +1,147 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from mlcil.data.augmentation import make_augmentation
+from mlcil.data.loading import Batch, BatchLoader, plan_epoch, sample_seeds, shard
+from mlcil.data.pixels import BadImage, DecodedPixels, MemoryPixels
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+
+
+def store(count: int = 20, size: int = 16) -> MemoryPixels:
+    pixels = np.random.default_rng(0).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+    return MemoryPixels(pixels, size)
+
+
+def labels(count: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(-1, 2, (count, 3), dtype=np.int8)
+
+
+def same(first: list[Batch], second: list[Batch]) -> bool:
+    return len(first) == len(second) and all(
+        torch.equal(one.images, two.images)
+        and torch.equal(one.labels, two.labels)
+        and torch.equal(one.indices, two.indices)
+        for one, two in zip(first, second, strict=True)
+    )
+
+
+@given(st.integers(0, 50), st.integers(1, 12), st.integers(0, 2**40), st.booleans())
+def test_plan_is_a_permutation(count, batch_size, seed, shuffle):
+    plan = plan_epoch(count, batch_size, seed, 2, 3, shuffle)
+    assert sorted(itertools.chain(*plan)) == list(range(count))
+    assert all(len(batch) == batch_size for batch in plan[:-1])
+    assert all(len(batch) > 0 and batch.dtype == np.int64 for batch in plan)
+    if not shuffle:
+        assert list(itertools.chain(*plan)) == list(range(count))
+
+
+def test_plan_follows_from_seed_session_and_epoch():
+    orders = {
+        tuple(np.concatenate(plan_epoch(50, 8, *key))) for key in itertools.product((0, 1), (0, 1), (0, 1))
+    }
+    assert len(orders) == 8
+    again = plan_epoch(50, 8, 0, 1, 0)
+    assert all(np.array_equal(a, b) for a, b in zip(again, plan_epoch(50, 8, 0, 1, 0), strict=True))
+
+
+def test_plan_refuses_an_empty_batch():
+    with pytest.raises(ValueError, match="Got 0 for batch_size"):
+        plan_epoch(5, 0, 0, 0, 0)
+
+
+@given(st.integers(0, 20), st.integers(1, 5))
+def test_shards_partition_a_batch(count, world):
+    batch = np.random.default_rng(count).permutation(count)
+    parts = [shard(batch, rank, world) for rank in range(world)]
+    assert sorted(np.concatenate(parts)) == sorted(batch)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_sample_seeds_are_stable_and_distinct():
+    rows = np.arange(1000)
+    assert sample_seeds((7, 1, 2), rows[:2]).tolist() == [7310147706148227254, 5038839985593861410]
+    keys = [(0,), (1,), (0, 0), (0, 1), (1, 0), (2**64 - 1,), (-2,)]
+    seeds = np.concatenate([sample_seeds(key, rows) for key in keys])
+    assert seeds.min() >= 0
+    assert len(np.unique(seeds)) == len(seeds)
+    assert np.array_equal(sample_seeds((3,), rows[::-1]), sample_seeds((3,), rows)[::-1])
+
+
+def test_batches_hold_normalised_images_labels_and_rows():
+    pixels, rows, marks = store(), np.array([3, 19, 4, 7, 11]), labels(5)
+    parts = plan_epoch(5, 2, 0, 0, 0)
+    batches = list(BatchLoader(pixels, MEAN, STD).batches(parts, rows, marks, None))
+    assert [len(batch.images) for batch in batches] == [2, 2, 1]
+    for part, batch in zip(parts, batches, strict=True):
+        assert batch.images.dtype == torch.float32
+        assert batch.indices.tolist() == rows[part].tolist()
+        assert np.array_equal(batch.labels.numpy(), marks[part])
+        expected = (pixels[rows[part]] / 255 - MEAN) / STD
+        np.testing.assert_allclose(batch.images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-5)
+
+
+def test_an_empty_part_gives_an_empty_batch():
+    loader = BatchLoader(store(), MEAN, STD, make_augmentation("randaugment"))
+    (batch,) = loader.batches([np.empty(0, np.int64)], np.arange(4), labels(4), (1,))
+    assert batch.images.shape == (0, 3, 16, 16)
+    assert batch.labels.shape == (0, 3)
+    assert batch.indices.shape == (0,)
+
+
+def test_augmentation_follows_the_row_not_the_batch():
+    loader = BatchLoader(store(), MEAN, STD, make_augmentation("randaugment"))
+
+    def images_by_row(batch_size: int, rows: np.ndarray, key: tuple[int, ...]) -> dict[int, torch.Tensor]:
+        batches = loader.batches(plan_epoch(len(rows), batch_size, 0, 0, 0), rows, labels(len(rows)), key)
+        return {int(row): image for b in batches for row, image in zip(b.indices, b.images, strict=True)}
+
+    whole, some = images_by_row(7, np.arange(20), (1, 2)), images_by_row(3, np.arange(5, 15), (1, 2))
+    assert all(torch.equal(whole[row], some[row]) for row in some)
+    other = images_by_row(7, np.arange(20), (1, 3))
+    assert not all(torch.equal(whole[row], other[row]) for row in whole)
+
+
+def run(workers: int) -> tuple[list[Batch], torch.Tensor]:
+    """Three epochs of one loader, the second left early, and the main process's random state after it."""
+    torch.manual_seed(5)
+    loader = BatchLoader(store(), MEAN, STD, make_augmentation("randaugment"), workers)
+    rows, marks, seen = np.arange(2, 20), labels(18), []
+    for epoch in range(3):
+        parts = plan_epoch(18, 4, 0, 0, epoch)
+        wanted = 2 if epoch == 1 else len(parts)
+        seen += itertools.islice(loader.batches(parts, rows, marks, (0, epoch)), wanted)
+    return seen, torch.get_rng_state()
+
+
+def test_bits_are_the_same_for_any_number_of_workers():
+    expected, state = run(0)
+    for workers in (1, 2):
+        batches, state_with_workers = run(workers)
+        assert same(expected, batches)
+        assert torch.equal(state, state_with_workers)
+
+
+def test_an_overtaken_iteration_says_so():
+    loader, parts = BatchLoader(store(), MEAN, STD), plan_epoch(8, 2, 0, 0, 0)
+    old = loader.batches(parts, np.arange(8), labels(8), None)
+    next(old)
+    assert len(list(loader.batches(parts, np.arange(8), labels(8), None))) == 4
+    with pytest.raises(RuntimeError, match="newer iteration"):
+        next(old)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_lost_during_training_is_named(tmp_path, workers):
+    good, lost = tmp_path / "good.png", tmp_path / "lost.png"
+    Image.new("RGB", (8, 8)).save(good)
+    loader = BatchLoader(DecodedPixels((str(good), str(lost)), 8), MEAN, STD, None, workers)
+    with pytest.raises(BadImage) as caught:
+        list(loader.batches([np.array([0, 1])], np.arange(2), labels(2), None))
+    assert str(caught.value) == f"cannot read image {lost}: missing"

@@ -1,0 +1,235 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from mlcil.core.errors import UserError
+from mlcil.data.images import DataSet, LabelledImages
+from mlcil.data.protocol import Protocol, class_order, make_protocol, parse_protocol
+
+
+def data_of(train, test=None, classes=None):
+    labels = np.asarray(train, dtype=np.int8)
+    classes = tuple(classes or (f"c{column:02d}" for column in range(labels.shape[1])))
+    held_out = labels if test is None else np.asarray(test, dtype=np.int8)
+    return DataSet(
+        LabelledImages(tuple(f"{row}.jpg" for row in range(len(labels))), labels, classes, "train"),
+        LabelledImages(tuple(f"{row}.png" for row in range(len(held_out))), held_out, classes, "test"),
+    )
+
+
+@st.composite
+def protocols(draw):
+    """Any label matrix in which every class occurs, with any B<b>-C<c> that fits."""
+    count = draw(st.integers(1, 8))
+    noise = draw(arrays(np.int8, (draw(st.integers(0, 12)), count), elements=st.integers(-1, 1)))
+    labels = np.concatenate([noise, np.eye(count, dtype=np.int8)])
+    base = draw(st.integers(0, count - 1))
+    step = draw(st.integers(1, count - base))
+    order = draw(st.none() | st.integers(0, 99).map("shuffle:{}".format))
+    return make_protocol(data_of(labels), f"B{base}-C{step}", order)
+
+
+@pytest.mark.parametrize(
+    ("text", "classes", "sizes"),
+    [
+        ("B0-C20", 80, [20] * 4),
+        ("B0-C10", 80, [10] * 8),
+        ("B40-C10", 80, [40] + [10] * 4),
+        ("B40-C5", 80, [40] + [5] * 8),
+        ("B0-C4", 20, [4] * 5),
+        ("B10-C2", 20, [10] + [2] * 5),
+        ("B0-C6", 20, [6, 6, 6, 2]),
+        ("B3-C6", 20, [3, 6, 6, 5]),
+        ("B19-C1", 20, [19, 1]),
+        ("B0-C20", 20, [20]),
+        ("joint", 20, [20]),
+        (" b0-c10 ", 20, [10, 10]),
+    ],
+)
+def test_session_sizes(text, classes, sizes):
+    assert parse_protocol(text, classes) == sizes
+
+
+def test_the_papers_protocols_have_these_many_sessions():
+    coco = [len(parse_protocol(text, 80)) for text in ("B0-C20", "B0-C10", "B40-C10", "B40-C5")]
+    voc = [len(parse_protocol(text, 20)) for text in ("B0-C4", "B10-C2")]
+    assert coco + voc == [4, 8, 5, 9, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "classes", "message"),
+    [
+        ("B0C10", 80, r"malformed protocol 'B0C10', expected B<base>-C<step>"),
+        ("", 80, "malformed protocol ''"),
+        ("B-1-C10", 80, "malformed"),
+        ("B0-C1.5", 80, "malformed"),
+        ("B0-C0", 80, "adds no classes per session, expected C1 or more"),
+        ("B40-C41", 80, "needs at least 81 classes, the data set has 80"),
+        ("B80-C1", 80, "needs at least 81 classes"),
+        ("B0-C1", 0, "needs at least one class, the data set has 0"),
+        ("joint", 0, "needs at least one class"),
+    ],
+)
+def test_wrong_protocols(text, classes, message):
+    with pytest.raises(UserError, match=message):
+        parse_protocol(text, classes)
+
+
+def test_class_orders():
+    names = ("owl", "cat", "dog")
+    assert class_order(names) == ("cat", "dog", "owl")
+    assert (
+        class_order(names, "owl, dog,cat")
+        == class_order(names, ["owl", "dog", "cat"])
+        == ("owl", "dog", "cat")
+    )
+    letters = tuple("abcdefghij")
+    shuffled = class_order(letters, "shuffle:3")
+    assert sorted(shuffled) == list(letters)
+    assert shuffled == class_order(letters[::-1], seed=3) != class_order(letters, "shuffle:4")
+    # Stored: the order of a seed must never change.
+    assert "".join(shuffled) == "jgacbehfdi"
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("cat,dog", "must name every class, it lacks: owl"),
+        ("cat,dog,owl,cat", "must name a class once, it repeats: cat"),
+        ("cat,dog,owll", "unknown class in the class order: 'owll'; did you mean 'owl'"),
+        ("shuffle:x", "expected shuffle:SEED"),
+        ("shuffle:", "expected shuffle:SEED"),
+        ("shuffle:-1", "expected shuffle:SEED"),
+    ],
+)
+def test_wrong_orders(order, message):
+    with pytest.raises(UserError, match=message):
+        class_order(("owl", "cat", "dog"), order)
+
+
+def test_order_and_seed_exclude_each_other():
+    with pytest.raises(UserError, match="got both class order 'a' and seed 1"):
+        class_order(["a"], "a", seed=1)
+
+
+ANIMALS = data_of(
+    [[1, 0, 0, 1], [0, 1, -1, 0], [0, 0, 1, 0], [0, -1, 0, 0], [1, 1, 1, 1]],
+    test=[[0, 0, 1, 0], [1, 0, 0, 1], [0, -1, 0, 0]],
+    classes=("cat", "dog", "owl", "sea lion"),
+)
+
+
+def test_sessions_by_hand():
+    first, second = make_protocol(ANIMALS, "B0-C2").sessions()
+    assert (first.number, first.first, first.stop, first.classes) == (1, 0, 2, ("cat", "dog"))
+    assert first.indices.tolist() == [0, 1, 4]
+    assert first.labels.tolist() == [[1, 0], [0, 1], [1, 1]]
+    assert (second.number, second.first, second.stop) == (2, 2, 4)
+    assert second.classes == ("cat", "dog", "owl", "sea lion")
+    assert second.new_classes == ("owl", "sea lion")
+    assert second.indices.tolist() == [0, 2, 4]
+    assert second.indices.dtype == np.int64
+    assert second.labels.tolist() == [[-1, -1, 0, 1], [-1, -1, 1, 0], [-1, -1, 1, 1]]
+    assert second.annotate(np.array([3, 1])).tolist() == [[0, 0], [-1, 0]]
+    assert "_annotations" not in repr(second)
+
+
+def test_class_lists_fix_order_and_leave_out_the_rest():
+    protocol = make_protocol(ANIMALS, "sea lion, cat | dog")
+    assert protocol.sizes == (2, 1)
+    assert protocol.classes == protocol.data.test.classes == ("sea lion", "cat", "dog")
+    assert protocol.sessions()[1].indices.tolist() == [1, 4]
+    assert make_protocol(ANIMALS, "owl").sizes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cat|catt", "unknown class in the protocol: 'catt'; did you mean 'cat'"),
+        ("cat|dog,cat", "must name a class once, it repeats: cat"),
+        ("cat||dog", "has an empty class name or session"),
+        ("cat,|dog", "has an empty class name or session"),
+        ("bird", "malformed protocol 'bird'"),
+    ],
+)
+def test_wrong_class_lists(text, message):
+    with pytest.raises(UserError, match=message):
+        make_protocol(ANIMALS, text)
+
+
+def test_class_lists_exclude_an_order():
+    with pytest.raises(UserError, match="fixes the class order itself"):
+        make_protocol(ANIMALS, "cat|dog", order="shuffle:1")
+
+
+def test_classes_without_training_images_are_named():
+    data = data_of([[1, 0, -1], [1, 0, 0]], classes=("cat", "dog", "owl"))
+    with pytest.raises(UserError, match="has any of these classes: dog, owl;"):
+        make_protocol(data, "B0-C1")
+    assert make_protocol(data, "cat").sizes == (1,)
+
+
+def test_test_rows():
+    protocol = make_protocol(ANIMALS, "B0-C2")
+    assert protocol.test_rows(2).tolist() == [1]
+    assert protocol.test_rows(4).tolist() == [0, 1]
+    for stop in (0, 5):
+        with pytest.raises(ValueError, match="expected 1 to 4"):
+            protocol.test_rows(stop)
+
+
+def test_a_session_holds_no_view_of_the_whole_label_matrix():
+    for session in make_protocol(ANIMALS, "B0-C2").sessions():
+        assert session._annotations.base is None
+        assert session._annotations.shape == (5, 2)
+        assert not np.shares_memory(session.labels, session._annotations)
+
+
+@given(protocols())
+def test_sessions_partition_the_columns(protocol):
+    sessions = protocol.sessions()
+    columns = [column for session in sessions for column in range(session.first, session.stop)]
+    assert columns == list(range(len(protocol.classes)))
+    assert tuple(name for session in sessions for name in session.new_classes) == protocol.classes
+    assert [session.number for session in sessions] == list(range(1, len(sessions) + 1))
+
+
+@given(protocols())
+def test_a_session_has_exactly_the_images_with_a_new_class(protocol):
+    truth = protocol.data.train.labels
+    for session in protocol.sessions():
+        has_new = (truth[:, session.first : session.stop] == 1).any(axis=1)
+        assert session.indices.tolist() == np.flatnonzero(has_new).tolist()
+
+
+@given(protocols())
+def test_only_new_columns_are_known(protocol):
+    truth = protocol.data.train.labels
+    for session in protocol.sessions():
+        assert (session.labels[:, : session.first] == -1).all()
+        new = truth[:, session.first : session.stop]
+        np.testing.assert_array_equal(session.labels[:, session.first :], new[session.indices])
+        np.testing.assert_array_equal(session.annotate(np.arange(len(truth))), new)
+
+
+@given(protocols(), st.integers(0, 2**32 - 1))
+def test_hidden_labels_change_nothing(protocol, seed):
+    train = protocol.data.train
+    for number, session in enumerate(protocol.sessions()):
+        poison = np.random.default_rng(seed).integers(-1, 2, size=train.labels.shape).astype(np.int8)
+        poison[:, session.first : session.stop] = train.labels[:, session.first : session.stop]
+        poisoned = LabelledImages(train.paths, poison, train.classes, train.split)
+        other = Protocol(DataSet(poisoned, protocol.data.test), protocol.sizes).sessions()[number]
+        np.testing.assert_array_equal(session.indices, other.indices)
+        np.testing.assert_array_equal(session.labels, other.labels)
+        np.testing.assert_array_equal(session._annotations, other._annotations)
+
+
+@given(protocols())
+def test_test_rows_grow_with_the_sessions(protocol):
+    truth = protocol.data.test.labels
+    for session in protocol.sessions():
+        rows = protocol.test_rows(session.stop)
+        assert rows.tolist() == [row for row in range(len(truth)) if 1 in truth[row, : session.stop]]

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.metrics import average_precision_score
+
+from mlcil.evaluation.metrics import average_precision, backward_transfer, f1_scores, forgetting
+
+NAN = float("nan")
+SHAPE = (12, 3)
+# Few distinct values, so that ties are the rule.
+tied_scores = arrays(np.float64, SHAPE, elements=st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.8, 1.0]))
+some_labels = arrays(np.int8, SHAPE, elements=st.sampled_from([-1, 0, 1]))
+
+
+def column(*values):
+    return np.array(values)[:, None]
+
+
+def test_reference_average_precision():
+    ap = average_precision(column(0.9, 0.8, 0.7, 0.6), column(1, 0, 1, 0))
+    assert ap == pytest.approx([5 / 6], abs=1e-12)
+    assert ap.dtype == np.float64
+
+
+def test_reference_f1():
+    scores = np.array([[0.9, 0.85], [0.95, 0.1], [0.2, 0.81], [0.3, 0.9]])
+    labels = np.array([[1, 0], [1, 1], [1, 1], [0, 1]], np.int8)
+    f1 = f1_scores(scores, labels, 0.8)
+    assert f1.cf1 == pytest.approx(0.733333, abs=1e-6)
+    assert f1.cf1_of_means == pytest.approx(0.740741, abs=1e-6)
+    assert f1.of1 == pytest.approx(0.727273, abs=1e-6)
+
+
+@settings(deadline=None)
+@given(tied_scores, some_labels)
+def test_average_precision_equals_that_of_scikit_learn(scores, labels):
+    ap = average_precision(scores, labels)
+    for k in range(SHAPE[1]):
+        known = labels[:, k] >= 0
+        if not (labels[:, k] == 1).any():
+            assert np.isnan(ap[k])
+        else:
+            expected = average_precision_score(labels[known, k], scores[known, k])
+            assert ap[k] == pytest.approx(expected, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(tied_scores, some_labels)
+def test_average_precision_ignores_scale_order_and_what_unknown_entries_score(scores, labels):
+    ap = average_precision(scores, labels)
+    np.testing.assert_array_equal(average_precision(4 * scores - 8, labels), ap)
+    # The sum runs over other places of a tie, hence not bit for bit.
+    np.testing.assert_allclose(average_precision(scores[::-1], labels[::-1]), ap, atol=1e-12)
+    poisoned = np.where(labels < 0, np.random.default_rng(0).random(SHAPE), scores)
+    np.testing.assert_allclose(average_precision(poisoned, labels), ap, atol=1e-12)
+    np.testing.assert_allclose(f1_scores(poisoned, labels, 0.4), f1_scores(scores, labels, 0.4))
+
+
+def test_all_scores_equal_gives_the_share_of_positives():
+    assert average_precision(np.zeros((4, 1)), column(1, 0, 0, 0)) == pytest.approx([0.25])
+
+
+def test_no_image_gives_nan_per_class():
+    ap = average_precision(np.zeros((0, 2)), np.zeros((0, 2), np.int8))
+    assert ap.shape == (2,)
+    assert np.isnan(ap).all()
+
+
+@pytest.mark.parametrize("metric", [average_precision, lambda s, y: f1_scores(s, y, 0.5)])
+def test_wrong_input_is_refused(metric):
+    with pytest.raises(ValueError, match="must both be"):
+        metric(np.zeros((2, 3)), np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="1 of 2 images contain NaN"):
+        metric(np.array([[NAN], [0.0]]), np.zeros((2, 1)))
+
+
+def test_the_threshold_is_strict_also_in_single_precision():
+    scores, labels = np.array([[0.8]], np.float32), np.array([[1]], np.int8)
+    assert f1_scores(scores, labels, 0.8) == (0, 0, 0)
+    assert f1_scores(np.nextafter(scores, np.float32(1)), labels, 0.8) == (1, 1, 1)
+
+
+def test_a_class_without_a_positive_counts_in_of1_only():
+    scores, labels = np.array([[0.9, 0.9]]), np.array([[1, 0]], np.int8)
+    f1 = f1_scores(scores, labels, 0.5)
+    assert (f1.cf1, f1.cf1_of_means) == (1, 1)
+    assert f1.of1 == pytest.approx(2 / 3)
+
+
+def test_f1_is_zero_where_it_is_undefined():
+    assert f1_scores(np.zeros((3, 2)), np.zeros((3, 2), np.int8), 0.5) == (0, 0, 0)
+    assert f1_scores(np.zeros((0, 2)), np.zeros((0, 2), np.int8), 0.5) == (0, 0, 0)
+    # One class predicted rightly, one not predicted at all: its precision counts as 0.
+    f1 = f1_scores(np.array([[0.9, 0.1]]), np.ones((1, 2), np.int8), 0.5)
+    assert f1 == pytest.approx((0.5, 0.5, 2 / 3))
+
+
+def test_forgetting_and_backward_transfer_by_hand():
+    matrix = np.array(
+        [
+            [0.9, 0.7, 0.6],  # lost 0.3, since its own session 0.3
+            [0.5, 0.8, 0.7],  # lost 0.1, but gained 0.2
+            [NAN, 0.4, 0.6],  # gained 0.2: its best is now
+            [NAN, NAN, 0.9],  # new
+            [NAN, NAN, NAN],  # without a positive
+        ]
+    )
+    lost = forgetting(matrix)
+    np.testing.assert_allclose(lost.per_class, [-0.3, -0.1, 0, NAN, NAN], atol=1e-12)
+    assert lost.mean == pytest.approx(-0.4 / 3)
+    assert backward_transfer(matrix) == pytest.approx((-0.3 + 0.2 + 0.2) / 3)
+
+
+@pytest.mark.parametrize("matrix", [np.ones((2, 1)), np.ones((2, 0)), np.ones((0, 3)), np.full((2, 3), NAN)])
+def test_without_old_classes_nothing_is_forgotten(matrix):
+    assert forgetting(matrix).mean == 0.0
+    assert np.isnan(forgetting(matrix).per_class).all()
+    assert backward_transfer(matrix) == 0.0
