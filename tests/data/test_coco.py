@@ -28,9 +28,7 @@ def part(files, instances, categories=CATEGORIES):
     }
 
 
-TRAIN = part(
-    {11: "b.jpg", 5: "a.jpg", 8: "c.jpg"}, [(11, 7, 0), (11, 7, 0), (11, 3, 0), (5, 90, 1), (5, 7, 0)]
-)
+TRAIN = part({11: "b.jpg", 5: "a.jpg", 8: "c.jpg"}, [(11, 7, 0), (11, 7, 0), (11, 3, 0), (5, 90, 1), (5, 7, 0)])
 TEST = part({1: "z.jpg"}, [(1, 90, 0)])
 
 
@@ -45,9 +43,7 @@ def make(root, year="2014", train=TRAIN, test=TEST):
 def test_labels_classes_and_paths(tmp_path):
     data = read_coco(make(tmp_path))
     assert data.train.classes == data.test.classes == ("cat", "dog", "traffic light")
-    assert data.train.paths == tuple(
-        str(tmp_path / "train2014" / name) for name in ("a.jpg", "b.jpg", "c.jpg")
-    )
+    assert data.train.paths == tuple(str(tmp_path / "train2014" / name) for name in ("a.jpg", "b.jpg", "c.jpg"))
     # The crowd of cats on a.jpg does not count; c.jpg has nothing at all.
     assert data.train.labels.tolist() == [[0, 1, 0], [0, 1, 1], [0, 0, 0]]
     assert data.test.labels.tolist() == [[1, 0, 0]]

@@ -43,9 +43,7 @@ def test_plan_is_a_permutation(count, batch_size, seed, shuffle):
 
 
 def test_plan_follows_from_seed_session_and_epoch():
-    orders = {
-        tuple(np.concatenate(plan_epoch(50, 8, *key))) for key in itertools.product((0, 1), (0, 1), (0, 1))
-    }
+    orders = {tuple(np.concatenate(plan_epoch(50, 8, *key))) for key in itertools.product((0, 1), (0, 1), (0, 1))}
     assert len(orders) == 8
     again = plan_epoch(50, 8, 0, 1, 0)
     assert all(np.array_equal(a, b) for a, b in zip(again, plan_epoch(50, 8, 0, 1, 0), strict=True))

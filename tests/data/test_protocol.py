@@ -80,11 +80,7 @@ def test_wrong_protocols(text, classes, message):
 def test_class_orders():
     names = ("owl", "cat", "dog")
     assert class_order(names) == ("cat", "dog", "owl")
-    assert (
-        class_order(names, "owl, dog,cat")
-        == class_order(names, ["owl", "dog", "cat"])
-        == ("owl", "dog", "cat")
-    )
+    assert class_order(names, "owl, dog,cat") == class_order(names, ["owl", "dog", "cat"]) == ("owl", "dog", "cat")
     letters = tuple("abcdefghij")
     shuffled = class_order(letters, "shuffle:3")
     assert sorted(shuffled) == list(letters)

@@ -76,9 +76,7 @@ def test_whatever_a_method_notes_is_json(tmp_path):
         "where": tmp_path,
         7: None,
     }
-    text = json.dumps(
-        summarise({**HEADER, "lr": np.float32(0.5)}, two_sessions(notes), False), allow_nan=False
-    )
+    text = json.dumps(summarise({**HEADER, "lr": np.float32(0.5)}, two_sessions(notes), False), allow_nan=False)
     found = json.loads(text)["sessions"][0]["notes"]
     assert found["loss"] is None
     assert found["per_epoch"] == [1.0, None]
@@ -102,9 +100,7 @@ def test_names_must_match_the_columns():
         evaluate(*FIRST, 1, ["a", "b"], 0, [], 1, 1.0, {})
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"sessions": [1]}', '{"sessions": [{"session": 1}]}', "\xff"]
-)
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"sessions": [1]}', '{"sessions": [{"session": 1}]}', "\xff"])
 def test_a_broken_file_is_the_users_mistake(tmp_path, text):
     path = tmp_path / "results.json"
     path.write_text(text, encoding="latin-1")

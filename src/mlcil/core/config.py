@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -119,9 +120,11 @@ def _convert(name: str, value: Any, wanted: type) -> Any:
             pass
     elif wanted is float and isinstance(value, int | float | str):
         try:
-            return float(value)
-        except ValueError:
-            pass
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     raise UserError(f"{name}: got {value!r}, expected {words[wanted]}")
 

@@ -14,9 +14,9 @@ class UserError(Exception):
     """
 
 
-def unknown_name(what: str, got: str, allowed: Iterable[str]) -> UserError:
+def unknown_name(what: str, got: object, allowed: Iterable[str]) -> UserError:
     """The error for a name that is none of those allowed, with the nearest one suggested."""
     names = sorted(allowed)
-    near = get_close_matches(got, names, n=1)
+    near = get_close_matches(str(got), names, n=1)  # a key in YAML may be a number
     hint = f", did you mean {near[0]!r}?" if near else "."
     return UserError(f"unknown {what} {got!r}{hint} Allowed: {', '.join(names)}")

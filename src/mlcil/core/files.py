@@ -7,14 +7,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import UserError
 
-if TYPE_CHECKING:
-    from torch import Tensor
+PARTIAL = ".partial"  # how the name of a file ends while it is being written
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -23,11 +22,12 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     Raises:
         UserError: the file system refused (full, read-only, ...). Whatever stood at `path` is untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    os.close(handle)
-    partial = Path(name)
+    partial = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
+        partial = Path(name)
+        os.close(handle)
         write(partial)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
@@ -39,8 +39,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             "make room and repeat the command to continue"
         ) from error
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                partial.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -53,25 +54,18 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors to a safetensors file atomically."""
-    from safetensors.torch import save
-
-    # Cloned: safetensors refuses tensors that share storage.
-    data = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
-    write_atomically(path, lambda partial: _put(partial, data))
-
-
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        UserError: the file is missing or is not JSON.
+        UserError: the file is missing, cannot be read or is not JSON.
     """
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from None
 

@@ -52,9 +52,7 @@ def read_coco(
     test_part = _read_part(test_file, images or root, "test")
     if train_part.classes != test_part.classes:
         odd = sorted(set(train_part.classes) ^ set(test_part.classes))
-        raise UserError(
-            f"{train_file} and {test_file} must have the same categories, only one has: {', '.join(odd)}"
-        )
+        raise UserError(f"{train_file} and {test_file} must have the same categories, only one has: {', '.join(odd)}")
     return DataSet(train_part, test_part)
 
 
@@ -78,9 +76,7 @@ def _read_part(file: Path, base: Path, split: str) -> LabelledImages:
         names = {int(entry["id"]): str(entry["name"]) for entry in content["categories"]}
         files = {int(entry["id"]): str(entry["file_name"]) for entry in content["images"]}
         pairs = [
-            (entry["image_id"], entry["category_id"])
-            for entry in content["annotations"]
-            if not entry.get("iscrowd", 0)
+            (entry["image_id"], entry["category_id"]) for entry in content["annotations"] if not entry.get("iscrowd", 0)
         ]
         instances = np.array(pairs, dtype=np.int64).reshape(-1, 2)  # (instances, [image, category])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

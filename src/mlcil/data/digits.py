@@ -85,9 +85,7 @@ def _draw(random: np.random.Generator, choices: list[NDArray[np.uint8]], size: i
     canvas = _clutter(random, background, size)
     for box, choice in zip(_places(random, len(choices), size), choices, strict=True):
         left, top, side = box
-        glyph = Image.fromarray(choice[random.integers(len(choice))]).resize(
-            (side, side), Image.Resampling.BICUBIC
-        )
+        glyph = Image.fromarray(choice[random.integers(len(choice))]).resize((side, side), Image.Resampling.BICUBIC)
         ink = np.asarray(glyph, dtype=np.float32)[..., None] / 255  # (side, side, 1), 1 where the pen was
         patch = canvas[top : top + side, left : left + side]
         patch += ink * (_pen(random, background) - patch)
@@ -119,9 +117,7 @@ def _clutter(random: np.random.Generator, background: NDArray[np.float64], size:
 
 
 def _faint(random: np.random.Generator, colour: NDArray[np.float64], strength: float) -> tuple[int, int, int]:
-    red, green, blue = (
-        (colour + random.uniform(-strength, strength, size=3)).clip(0, 255).astype(int).tolist()
-    )
+    red, green, blue = (colour + random.uniform(-strength, strength, size=3)).clip(0, 255).astype(int).tolist()
     return red, green, blue
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -65,6 +65,20 @@ def sample_seeds(key: Sequence[int], rows: NDArray[np.int64]) -> NDArray[np.int6
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         state = state ^ (state >> np.uint64(31))
     return (state >> np.uint64(1)).astype(np.int64)
+
+
+class BatchSource(Protocol):
+    """Anything that can serve batches; see `BatchLoader.batches`."""
+
+    def batches(
+        self,
+        parts: Sequence[NDArray[np.int64]],
+        indices: NDArray[np.int64],
+        labels: NDArray[np.int8],
+        seed_key: tuple[int, ...] | None,
+    ) -> Iterator[Batch]:
+        """Yield one batch per part."""
+        ...
 
 
 class BatchLoader:

@@ -181,9 +181,7 @@ def class_order(
 def _shuffled(classes: Sequence[str], order: str) -> tuple[str, ...]:
     seed = order.removeprefix("shuffle:")
     if not (seed.isascii() and seed.isdigit()):
-        raise UserError(
-            f"got class order {order!r}, expected shuffle:SEED with a whole number such as shuffle:1"
-        )
+        raise UserError(f"got class order {order!r}, expected shuffle:SEED with a whole number such as shuffle:1")
     names = sorted(classes)
     return tuple(names[place] for place in np.random.default_rng(int(seed)).permutation(len(names)))
 

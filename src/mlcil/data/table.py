@@ -17,9 +17,7 @@ from .images import ABSENT, PRESENT, UNKNOWN, DataSet, LabelledImages
 PATH_COLUMNS = ("path", "file", "filename", "image")
 LABEL_COLUMNS = ("labels", "tags")
 SPLIT_COLUMNS = ("split", "set")
-SPLITS = {"train": "train", "trainval": "train"} | dict.fromkeys(
-    ("test", "val", "valid", "validation"), "test"
-)
+SPLITS = {"train": "train", "trainval": "train"} | dict.fromkeys(("test", "val", "valid", "validation"), "test")
 # Programs write a column with gaps as floats, hence "1.0".
 VALUES = (
     dict.fromkeys(("1", "1.0", "true"), PRESENT)
@@ -83,9 +81,7 @@ def read_table(
     table = _load(file)
     path_column = table.find(path, PATH_COLUMNS, "path")
     if path_column is None:
-        raise UserError(
-            f"{file} has no path column; expected one of {', '.join(PATH_COLUMNS)}, or give path=COLUMN"
-        )
+        raise UserError(f"{file} has no path column; expected one of {', '.join(PATH_COLUMNS)}, or give path=COLUMN")
     split_column = table.find(split, SPLIT_COLUMNS, "split")
     label_column = table.find(labels, LABEL_COLUMNS, "label")
     names = [cell.strip() for cell in table.column(path_column)]
@@ -130,9 +126,7 @@ def _load_csv(file: Path) -> _Table:
                 if not row:
                     continue
                 if len(row) != len(columns):
-                    raise UserError(
-                        f"{file}, row {reader.line_num}: got {len(row)} cells, expected {len(columns)}"
-                    )
+                    raise UserError(f"{file}, row {reader.line_num}: got {len(row)} cells, expected {len(columns)}")
                 rows.append(row)
                 numbers.append(reader.line_num)
     except (csv.Error, UnicodeDecodeError) as error:
@@ -223,9 +217,7 @@ def _from_columns(table: _Table, others: set[str | None]) -> tuple[tuple[str, ..
 
 def _part(whole: LabelledImages, chosen: NDArray[np.bool_], split: str, file: Path) -> LabelledImages:
     if not chosen.any():
-        raise UserError(
-            f"{file} has no {split} images; use a split column with both, or another test_fraction"
-        )
+        raise UserError(f"{file} has no {split} images; use a split column with both, or another test_fraction")
     rows = np.flatnonzero(chosen)
     part = whole.subset(rows)
     return LabelledImages(part.paths, part.labels, part.classes, split)

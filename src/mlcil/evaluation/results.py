@@ -85,9 +85,7 @@ def evaluate(
         classes_without_positives=[name for name, value in named_ap.items() if value is None],
         forgetting=lost.mean,
         forgetting_per_class={
-            name: value
-            for name, value in zip(names, _without_nan(lost.per_class), strict=True)
-            if value is not None
+            name: value for name, value in zip(names, _without_nan(lost.per_class), strict=True) if value is not None
         },
         bwt=backward_transfer(matrix),
         train_seconds=float(train_seconds),
@@ -195,9 +193,7 @@ def _json_safe(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return _json_safe(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
-        return [
-            _json_safe(entry) for entry in (sorted(value) if isinstance(value, set | frozenset) else value)
-        ]
+        return [_json_safe(entry) for entry in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value

@@ -10,7 +10,12 @@ FLOOR = 1e-8  # keeps the logarithm finite
 
 
 def asymmetric_loss(
-    logits: Tensor, labels: Tensor, *, gamma_negative: float = 4.0, gamma_positive: float = 0.0, clip: float = CLIP
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    gamma_negative: float = 4.0,
+    gamma_positive: float = 0.0,
+    clip: float = CLIP,
 ) -> Tensor:
     """The loss of each image: asymmetric focal terms summed over the columns that are known.
 
@@ -29,15 +34,18 @@ def asymmetric_loss(
 
 
 def asymmetric_terms(
-    logits: Tensor, labels: Tensor, *, gamma_negative: float = 4.0, gamma_positive: float = 0.0, clip: float = CLIP
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    gamma_negative: float = 4.0,
+    gamma_positive: float = 0.0,
+    clip: float = CLIP,
 ) -> Tensor:
     """The loss of each image and class, (B, K); see `asymmetric_loss`."""
     present, absent = labels == 1, labels == 0
     chance = torch.sigmoid(logits.float())  # (B, K)
     complement = (1 - chance + clip).clamp(max=1)  # probability of absence, shifted: 1 - p_m
-    log_likelihood = torch.where(
-        present, chance.clamp(min=FLOOR).log(), complement.clamp(min=FLOOR).log()
-    )
+    log_likelihood = torch.where(present, chance.clamp(min=FLOOR).log(), complement.clamp(min=FLOOR).log())
     with torch.no_grad():
         right = torch.where(present, chance, complement)
         gamma = torch.where(present, gamma_positive, gamma_negative)

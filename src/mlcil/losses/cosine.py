@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+TINY = 1e-12  # smallest squared length; its square is still a float32
+
 
 def cosine_distance(now: Tensor, before: Tensor) -> Tensor:
     """1 - cos of each pair of rows, in float32.
@@ -18,7 +20,8 @@ def cosine_distance(now: Tensor, before: Tensor) -> Tensor:
     """
     now, before = now.float(), before.float()
     dot, norm, norm_before = (now * before).sum(1), (now * now).sum(1), (before * before).sum(1)
-    return 1 - dot / (norm * norm_before).sqrt().clamp(min=1e-12)
+    # Clamped before the root: at 0 its slope is infinite, and an all-zero row would make the gradient NaN.
+    return 1 - dot / (norm.clamp(min=TINY) * norm_before.clamp(min=TINY)).sqrt()
 
 
 def token_loss(now: Tensor, before: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,16 +28,16 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read "20" (per class) or "total:1000"."""
-        kind, _, number = text.rpartition(":")
-        if kind not in ("", "total") or not number.isdigit():
+        match = re.fullmatch(r"(total:)?(\d+)", text, re.ASCII)
+        if match is None:
             raise UserError(f"buffer: got {text!r}, expected a number per class such as 20, or total:1000")
-        return cls(total=int(number)) if kind else cls(per_class=int(number))
+        return cls(total=int(match[2])) if match[1] else cls(per_class=int(match[2]))
 
     def __bool__(self) -> bool:
         return bool(self.per_class or self.total)
 
     def quotas(self, classes: int) -> list[int]:
-        """The share of each class; in total never more than the budget, the remainder to the oldest classes."""
+        """The share of each class, never more than the budget in all; the oldest get the remainder."""
         if not self.total:
             return [self.per_class] * classes
         share, rest = divmod(self.total, classes)
@@ -93,8 +94,10 @@ class ExemplarBuffer:
         unknown = np.full(session.stop, UNKNOWN, np.int8)
         labels = np.array([known.get(index, unknown) for index in wanted], np.int8).reshape(-1, session.stop)
         in_session = dict(zip(session.indices.tolist(), session.labels, strict=True))
+        # An older exemplar gains the session's labels where it is chosen again, not where it merely returns.
+        chosen_now = set(np.concatenate(self.chosen[session.first :]).tolist())
         for row, index in enumerate(wanted):
-            if index in in_session:
+            if index in chosen_now:
                 labels[row, session.first :] = in_session[index][session.first :]
         self.indices, self.labels = np.array(wanted, np.int64), labels
 

@@ -40,9 +40,13 @@ class KRTConfig(MethodConfig):
         low=0.0,
         paper="KRT, section 4.1",
     )
-    threshold: float = option(0.8, "where the threshold search starts", low=1e-4, high=0.999999, paper="KRT, section 4.1")
+    threshold: float = option(
+        0.8, "where the threshold search starts", low=1e-4, high=0.999999, paper="KRT, section 4.1"
+    )
     carry_threshold: bool = option(True, "start the next search from the threshold found last (authors' code)")
-    token_weight: float = option(100.0, "lambda of the token loss; 300 for B40 and B10", low=0.0, paper="KRT, section 4.1")
+    token_weight: float = option(
+        100.0, "lambda of the token loss; 300 for B40 and B10", low=0.0, paper="KRT, section 4.1"
+    )
     token_scaling: str = option(
         "sqrt",
         "token weight times sqrt(seen / new classes) (authors' code), or as it is (paper)",
@@ -53,12 +57,14 @@ class KRTConfig(MethodConfig):
     width: int = option(384, "d, size of a token; 768 on VOC", low=1, paper="KRT, section 4.1")
     heads: int = option(8, "attention heads", low=1, paper="KRT, section 4.1")
     attend_to_kt: bool = option(
-        True, "keys and values [KT, KR, patches] (authors' code) rather than [KR, patches] (paper)", paper="KRT, eq. 3"
+        True,
+        "keys and values [KT, KR, patches] (authors' code) rather than [KR, patches] (paper)",
+        paper="KRT, eq. 3",
     )
 
 
 class KRT(Method):
-    """Old labels restored by the old model, old embeddings held in place by a cross-attention with memory tokens."""
+    """Old labels restored by the old model, old embeddings held in place by attention with memory tokens."""
 
     name = "krt"
     summary = "pseudo labels, cross-attention with a memory token per session, token loss; KRT-R with a buffer"
@@ -112,7 +118,9 @@ class KRT(Method):
             labels = restore(labels, torch.sigmoid(before.logits.float()), self.threshold)
         terms = {"classification": self.classification(now.logits, labels)}
         if self.config.ica:
-            terms["token"] = self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
+            terms["token"] = (
+                self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
+            )
         if self.config.kd:
             terms["kd"] = self._weight(self.config.kd_weight) * less_forget(now.pooled, before.pooled).mean()
         return terms

@@ -38,7 +38,11 @@ class Threshold:
 
 
 def find_threshold(
-    scores: NDArray[np.floating], target: float, start: float = 0.8, step: float = 0.01, tolerance: float = TOLERANCE
+    scores: NDArray[np.floating],
+    target: float,
+    start: float = 0.8,
+    step: float = 0.01,
+    tolerance: float = TOLERANCE,
 ) -> Threshold:
     """The threshold that KRT's algorithm 1 walks to, from one pass of scores.
 

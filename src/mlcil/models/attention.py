@@ -1,4 +1,4 @@
-"""Incremental cross-attention (ICA): one trained query, one frozen memory token per session (KRT, section 3.3)."""
+"""Incremental cross-attention: one trained query, one frozen memory token per session (KRT, section 3.3)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ MLP_RATIO = 4
 class _StackedLinear(torch.autograd.Function):
     """A linear layer over (t, B, d) whose result for one of the t rows does not depend on t.
 
-    One matrix product over t * B rows is free to round differently when t grows; a batched product
-    treats each of the t alike. Its gradient has no such duty and takes the faster flat form.
+    One matrix product over t * B rows is free to round differently when t grows. An accelerator gets one
+    batched product. On a CPU even that may share its threads out otherwise, while starting a product
+    costs nothing, so there each of the t has its own, always of the same shape. The gradient has no such
+    duty and takes the flat form.
     """
 
     @staticmethod
     def forward(ctx: Any, stacked: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(stacked, weight)
         ctx.has_bias = bias is not None
-        weights = weight.T.expand(len(stacked), -1, -1)  # (t, d, out)
-        return torch.bmm(stacked, weights) if bias is None else torch.baddbmm(bias, stacked, weights)
+        if stacked.device.type != "cpu":
+            weights = weight.T.expand(len(stacked), -1, -1)  # (t, d, out)
+            return torch.bmm(stacked, weights) if bias is None else torch.baddbmm(bias, stacked, weights)
+        rows = [one @ weight.T if bias is None else torch.addmm(bias, one, weight.T) for one in stacked]
+        return torch.stack(rows)  # (t, B, out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -110,11 +115,11 @@ class CrossAttention(nn.Module):
         return torch.cat([on_patches, *spread], dim=-1).softmax(dim=-1)[..., : patches.shape[1]]
 
     def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.unflatten(-1, (self.heads, -1))  # (..., heads, d/heads)
+        return tokens.reshape(*tokens.shape[:-1], self.heads, -1)  # (..., heads, d/heads)
 
     def _patch_logits(self, query: Tensor, patches: Tensor) -> Tensor:
         # q.(W x) = (W'q).x: with one query per head, moving the query is cheaper than moving every patch.
-        moved = torch.einsum("hc,hcd->dh", query, self.key.weight.unflatten(0, (self.heads, -1)))
+        moved = torch.einsum("hc,hcd->dh", query, _by_head(self.key.weight, self.heads))
         return (patches @ moved).transpose(1, 2)  # (B, heads, P)
 
     def _over_patches(self, query: Tensor, patches: Tensor) -> _Patches:
@@ -122,8 +127,12 @@ class CrossAttention(nn.Module):
         peak = logits.detach().amax(-1, keepdim=True)
         share = (logits - peak).exp()
         pooled = share @ patches  # (B, heads, d)
-        value = torch.einsum("bhd,hcd->bhc", pooled, self.value.weight.unflatten(0, (self.heads, -1)))
+        value = torch.einsum("bhd,hcd->bhc", pooled, _by_head(self.value.weight, self.heads))
         return _Patches(peak, share.sum(-1, keepdim=True), value)
+
+
+def _by_head(weight: Tensor, heads: int) -> Tensor:
+    return weight.reshape(heads, -1, weight.shape[1])  # (heads, d/heads, d)
 
 
 class IncrementalCrossAttention(nn.Module):
@@ -137,9 +146,7 @@ class IncrementalCrossAttention(nn.Module):
         attend_to_query: see `CrossAttention`.
     """
 
-    def __init__(
-        self, channels: int, grid: tuple[int, int], width: int, heads: int, attend_to_query: bool
-    ) -> None:
+    def __init__(self, channels: int, grid: tuple[int, int], width: int, heads: int, attend_to_query: bool) -> None:
         super().__init__()
         self.projection = nn.Conv2d(channels, width, 1)
         self.position = nn.Parameter(torch.empty(1, width, *grid))
@@ -179,10 +186,10 @@ class IncrementalCrossAttention(nn.Module):
         """(B, C, H, W) -> (t, B, H, W), where each session's query looks, averaged over heads."""
         patches, kr = self._tokens(features)
         weights = self.attention.weights(self.norm(self.kt), self.norm(kr), self.norm(patches))
-        return weights.mean(dim=2).unflatten(-1, features.shape[-2:])
+        return weights.mean(dim=2).reshape(len(kr), len(features), *features.shape[-2:])
 
     def _tokens(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        position = self.position
+        position: Tensor = self.position
         if position.shape[-2:] != features.shape[-2:]:
             position = F.interpolate(position, features.shape[-2:], mode="bicubic", align_corners=False)
         patches = (self.projection(features) + position).flatten(2).transpose(1, 2)  # (B, P, d)

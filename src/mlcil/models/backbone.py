@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError, unknown_name
 from .small import SmallConvNet
+from .stages import freeze, frozen_prefix, module_chain, stage_parameters
 
 SMALL = "small_conv"
 
@@ -16,49 +18,91 @@ SMALL = "small_conv"
 class Backbone(nn.Module):
     """A network without its classifier, with one interface for convolutional nets and transformers.
 
+    Arguments:
+        name: a timm model, or small_conv.
+        image_size: side of the square images.
+        freeze_stages: how many stages, from the stem, keep their weights and statistics.
+
     Attributes:
         channels: C, of the feature map.
         grid: (H, W) of the feature map at the image size it was made for.
         mean, std: the normalisation its weights expect, three numbers each.
+        prefix_length: modules in the frozen part that `prefix` computes; 0 where it cannot be cut off.
+        starts_at_prefix: whether `forward` is given the output of `prefix` in place of images.
     """
 
-    def __init__(self, name: str, image_size: int) -> None:
+    def __init__(self, name: str, image_size: int, freeze_stages: int = 0) -> None:
         super().__init__()
         self.name = name
+        self._frozen: list[nn.Module] = []
+        self._chain: list[nn.Module] = []  # the frozen stages can be cut off only where the net is a chain
+        self.prefix_length = 0
+        self.starts_at_prefix = False
         self.net, configuration = _create(name, image_size)
         self.mean: tuple[float, ...] = tuple(configuration["mean"])
         self.std: tuple[float, ...] = tuple(configuration["std"])
-        self.classifier_keys: tuple[str, ...] = _as_tuple(configuration.get("classifier"))
         self.prefix_tokens = int(getattr(self.net, "num_prefix_tokens", 0))
         self.channels = int(self.net.num_features)
         shape = self._probe(image_size)
         self.grid = (shape[2], shape[3])
         if any(isinstance(module, nn.Conv2d) and module.kernel_size != module.stride for module in self.modules()):
             self.to(memory_format=torch.channels_last)  # convolutions run faster so on CPUs and tensor cores
+        self._freeze(freeze_stages, image_size)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Switch mode; frozen normalisation layers keep their statistics."""
+        super().train(mode)
+        for module in self._frozen:
+            module.eval()
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised images -> (B, C, h, w) feature map."""
-        features: Tensor = self.net.forward_features(images.contiguous(memory_format=torch.channels_last))
+        """(B, 3, H, W) normalised images, or what `prefix` made of them -> (B, C, h, w) feature map."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        if self.starts_at_prefix:
+            features = _apply(self._chain[self.prefix_length :], images)
+        else:
+            features = self.net.forward_features(images)
         if features.ndim == 3:  # transformer tokens (B, prefix + h * w, C)
             patches = features[:, self.prefix_tokens :]
             side = round(patches.shape[1] ** 0.5)
-            return patches.transpose(1, 2).unflatten(2, (side, side))
+            return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
         if features.shape[1] != self.channels:  # (B, h, w, C), as Swin gives
             return features.permute(0, 3, 1, 2)
         return features
 
+    def prefix(self, images: Tensor) -> Tensor:
+        """The output of the frozen stages, for `forward` to go on from once `starts_at_prefix` is set."""
+        return _apply(self._chain[: self.prefix_length], images.contiguous(memory_format=torch.channels_last))
+
+    def _freeze(self, count: int, image_size: int) -> None:
+        stages = stage_parameters(self.net)
+        if not 0 <= count <= len(stages):
+            raise UserError(f"freeze_stages: got {count}, but {self.name} has 0 to {len(stages)} stages to freeze")
+        self._frozen = freeze(self.net, {name for stage in stages[:count] for name in stage})
+        if count:
+            probe = torch.zeros(1, 3, image_size, image_size)
+            self._chain = module_chain(self.eval().net, probe)
+            self.prefix_length = frozen_prefix(self._chain)
+            self.train()
+
     def _probe(self, image_size: int) -> torch.Size:
         was_training = self.training
         try:
-            with torch.no_grad():
-                shape = self.eval()(torch.zeros(1, 3, image_size, image_size)).shape
+            features = self.eval()(torch.zeros(1, 3, image_size, image_size))
         except (RuntimeError, AssertionError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"backbone {self.name!r} cannot take images of {image_size} pixels: {reason}") from error
+            raise _unfit(self.name, image_size, error) from error
         finally:
             self.train(was_training)
+        shape: torch.Size = features.shape
         if len(shape) != 4 or shape[1] != self.channels:
             raise UserError(f"backbone {self.name!r} gives features of shape {tuple(shape)}, not a feature map")
+        # Some nets keep layers of their classifier. Left trainable, several devices would wait for their gradients.
+        parameters = list(self.net.parameters())
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(features.sum(), parameters, allow_unused=True), strict=True
+        ):
+            parameter.requires_grad_(gradient is not None)
         return shape
 
 
@@ -69,16 +113,28 @@ def _create(name: str, image_size: int) -> tuple[Any, dict[str, Any]]:
 
     plain = name.split(".")[0]
     if not timm.is_model(plain):
-        near = timm.list_models(f"*{plain.split('_')[0]}*")[:40]
+        near = get_close_matches(plain, timm.list_models(), n=20, cutoff=0.5)
         raise unknown_name("backbone", name, [*near, SMALL])
+    tags = [one for one in timm.list_pretrained(f"{plain}.*") if "." in one]
+    if "." in name and name not in tags:
+        raise unknown_name("backbone", name, [plain, *tags])
     try:
-        net = timm.create_model(name, num_classes=0, img_size=image_size)
-    except TypeError:  # most convolutional nets take no image size
-        net = timm.create_model(name, num_classes=0)
-    return net, dict(net.default_cfg)
+        try:
+            net = timm.create_model(name, num_classes=0, img_size=image_size)
+        except TypeError:  # most convolutional nets take no image size
+            net = timm.create_model(name, num_classes=0)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise _unfit(name, image_size, error) from error
+    configuration: Any = net.default_cfg
+    return net, dict(configuration)
 
 
-def _as_tuple(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(value)
+def _unfit(name: str, image_size: int, error: Exception) -> UserError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return UserError(f"backbone {name!r} cannot take images of {image_size} pixels: {reason}")
+
+
+def _apply(modules: list[nn.Module], value: Tensor) -> Tensor:
+    for module in modules:
+        value = module(value)
+    return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 WIDTHS = (32, 64, 96, 128)  # channels after each halving of the image
@@ -13,7 +15,7 @@ class SmallConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (3, *WIDTHS)
-        blocks = [_block(a, b, halve=b != WIDTHS[-1]) for a, b in zip(widths, widths[1:], strict=False)]
+        blocks = [_block(a, b, halve=b != WIDTHS[-1]) for a, b in pairwise(widths)]
         self.blocks = nn.Sequential(*blocks)
         self.num_features = WIDTHS[-1]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,10 +43,11 @@ def _load_tag(backbone: Backbone, tag: str) -> None:
 
     plain = backbone.name.split(".")[0]
     tags = [one.partition(".")[2] for one in timm.list_pretrained(f"{plain}.*")]
+    known = ["pretrained", *tags] if tags else []
     if backbone.name == SMALL or (tag != "pretrained" and tag not in tags):
         raise UserError(
             f"weights {tag!r} for {backbone.name}: neither a file nor a timm tag. "
-            f"Allowed: a .safetensors or .pth file, none, {', '.join(['pretrained', *tags]) if tags else 'none'}"
+            f"Allowed: {', '.join(['a .safetensors or .pth file', 'none', *known])}"
         )
     name = backbone.name if tag == "pretrained" else f"{plain}.{tag}"
     try:
@@ -70,20 +71,18 @@ def _read(file: Path) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            return load_file(file)
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
-        raise UserError(f"cannot read weight file {file}: {str(error).splitlines()[0]}") from error
-    except Exception as error:
-        if type(error).__name__ != "SafetensorError":
-            raise
-        raise UserError(f"cannot read weight file {file}: {error}") from error
+            loaded: Any = load_file(file)
+        else:
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file raises a dozen unrelated types
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"cannot read weight file {file}: {reason}") from error
     for key in ("state_dict", "model"):  # the two wrappings in use
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise UserError(f"weight file {file} does not hold a plain state dict of tensors")
-    return {key.removeprefix("module.").removeprefix("body."): value for key, value in loaded.items()}
+    return {key.removeprefix("module."): value for key, value in loaded.items()}
 
 
 def _refuse_leak(tensors: dict[str, Tensor], file: Path, class_counts: Collection[int]) -> None:
@@ -116,7 +115,7 @@ def _fill(backbone: Backbone, tensors: dict[str, Tensor], source: str) -> None:
 
 
 def _resize_positions(stored: Tensor, own: Tensor, prefix: int) -> Tensor:
-    from timm.layers import resample_abs_pos_embed
+    from timm.layers.pos_embed import resample_abs_pos_embed
 
     side = round((own.shape[1] - prefix) ** 0.5)
     resized: Tensor = resample_abs_pos_embed(stored, [side, side], num_prefix_tokens=prefix)

@@ -178,9 +178,7 @@ def _write_values(axes: Axes, ap: np.ndarray[Any, Any], colours: Any, size: int)
         if not np.isnan(value):
             light = np.dot(np.power(colours(value / 100)[:3], 2.2), (0.2126, 0.7152, 0.0722))
             ink = "#000000" if light > 0.179 else "#ffffff"  # where black and white contrast alike (WCAG)
-            axes.text(
-                t + 0.5, k + 0.5, f"{value:.0f}", ha="center", va="center_baseline", size=size, color=ink
-            )
+            axes.text(t + 0.5, k + 0.5, f"{value:.0f}", ha="center", va="center_baseline", size=size, color=ink)
 
 
 def _frame_heat_map(axes: Axes, classes: Sequence[str], sessions: Sequence[int], size: int) -> None:
@@ -209,9 +207,7 @@ def _svg(figure: Figure, description: str, salt: str) -> Any:
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
-    body = re.sub(
-        r"<metadata>.*?</metadata>", "", text[text.index(">", text.index("<svg")) + 1 :], flags=re.DOTALL
-    )
+    body = re.sub(r"<metadata>.*?</metadata>", "", text[text.index(">", text.index("<svg")) + 1 :], flags=re.DOTALL)
     body = re.sub(r'<g id="[\w.]+_\d+"', "<g", body)  # "figure_1" would occur once per figure
     for stand_in, colour in _PAGE_COLOURS.items():
         body = body.replace(f": {stand_in}", f": {colour}")  # in styles, not in names
@@ -236,10 +232,7 @@ def _settings(results: Sequence[Results]) -> list[dict[str, Any]]:
     plain = [_plain_settings(run) for run in results]
     keys = list(dict.fromkeys(key for run in plain for key in run))
     rows = [{"key": key, "values": [run.get(key, "-") for run in plain]} for key in keys]
-    return [
-        {**row, "values": row["values"][:1] if len(set(row["values"])) == 1 else row["values"]}
-        for row in rows
-    ]
+    return [{**row, "values": row["values"][:1] if len(set(row["values"])) == 1 else row["values"]} for row in rows]
 
 
 def _plain_settings(run: Results) -> dict[str, str]:

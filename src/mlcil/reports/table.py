@@ -85,9 +85,7 @@ def compare(results: Sequence[Results]) -> Comparison:
     headings = ["method", *(["buffer"] if has_buffer else []), *(f"{count} classes" for count in steps)]
     headings += ["average", "last", "CF1@0.8", "OF1@0.8", "forgetting"]
     names = run_names(results)
-    return Comparison(
-        headings, [_row(run, name, steps, has_buffer) for run, name in zip(results, names, strict=True)]
-    )
+    return Comparison(headings, [_row(run, name, steps, has_buffer) for run, name in zip(results, names, strict=True)])
 
 
 def class_counts(results: Sequence[Results]) -> list[int]:
@@ -108,9 +106,7 @@ def run_names(results: Sequence[Results]) -> list[str]:
     for run, method in zip(results, methods, strict=True):
         twins = [other for other, name in zip(results, methods, strict=True) if name == method]
         apart = [key for key in _DISTINGUISHING if len({str(twin.get(key)) for twin in twins}) > 1]
-        name = (
-            f"{method} ({', '.join(f'{key} {run.get(key, NOTHING)}' for key in apart)})" if apart else method
-        )
+        name = f"{method} ({', '.join(f'{key} {run.get(key, NOTHING)}' for key in apart)})" if apart else method
         # The same run named twice is a mistake worth seeing, not a reason to fail.
         names.append(name if name not in names else f"{name} #{len(names) + 1}")
     return names

@@ -28,6 +28,10 @@ class RunSettings:
     order: str | None = option(None, "class order: none (by name), shuffle:SEED, or all names with commas")
     backbone: str = option("small_conv", "a timm model, or small_conv for small images")
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none")
+    freeze_stages: int = option(0, "stages of the backbone, from the stem, that keep their weights", low=0)
+    reuse_frozen: bool = option(
+        False, "compute the frozen stages once per image and keep the result; augment none or flip only"
+    )
     image_size: int = option(224, "images are squashed to this square", low=8, high=4096, paper="KRT, section 4.1")
     buffer: str = option("0", "exemplars kept: so many per class, or total:N", paper="KRT, section 4.1")
     seed: int = option(0, "of all randomness", low=0, high=2**31 - 1)
@@ -53,7 +57,9 @@ class RunSettings:
     strategy: str = option("auto", "how devices work together: auto, ddp, fsdp", machine=True)
     threads: int | None = option(None, "threads of one process", low=1, machine=True)
     workers: int = option(0, "processes that prepare batches", low=0, machine=True)
-    cache: str | None = option("auto", "folder of decoded images; auto for the user's cache, none for no cache", machine=True)
+    cache: str | None = option(
+        "auto", "folder of decoded images; auto for the user's cache, none for no cache", machine=True
+    )
     cache_gb: float = option(50.0, "largest size of that folder", low=0, machine=True)
     checkpoint_seconds: float = option(300.0, "save at least so often, besides every epoch", low=0, machine=True)
     tensorboard: bool = option(False, "also write TensorBoard events", machine=True)
@@ -72,13 +78,23 @@ class RunConfig:
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:
         """Where a stored configuration asks for another result, as "key: stored -> here"."""
-        here = identity(self.settings) | {f"options.{k}": v for k, v in as_dict(self.options).items()}
-        there = {key: value for key, value in stored.items() if key != "options"}
-        there |= {f"options.{key}": value for key, value in (stored.get("options") or {}).items()}
-        return [f"{key}: {there.get(key)!r} -> {value!r}" for key, value in here.items() if there.get(key) != value]
+        # A key that the stored file lacks is younger than the run, which had what is now its default.
+        defaults = RunConfig(RunSettings(), type(self.options)())
+        then, now = defaults._flat() | _flatten(stored), self._flat()
+        return [f"{key}: {then[key]!r} -> {value!r}" for key, value in now.items() if then[key] != value]
+
+    def _flat(self) -> dict[str, Any]:
+        return _flatten(identity(self.settings) | {"options": as_dict(self.options)})
 
 
-def make_config(values: Mapping[str, Any], changes: Mapping[str, Any] | None = None, where: str = "settings") -> RunConfig:
+def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {key: value for key, value in values.items() if key != "options"}
+    return shared | {f"options.{key}": value for key, value in (values.get("options") or {}).items()}
+
+
+def make_config(
+    values: Mapping[str, Any], changes: Mapping[str, Any] | None = None, where: str = "settings"
+) -> RunConfig:
     """Build and check a configuration.
 
     Arguments:
@@ -112,9 +128,9 @@ def read_config(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise UserError(f"configuration {path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"cannot read configuration {path}: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not text, or an impossible date
         raise UserError(f"configuration {path} is not valid YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"configuration {path} must map names to values")

@@ -19,10 +19,20 @@ import yaml
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..core.files import read_json, write_atomically, write_json, write_text
+from ..core.files import PARTIAL, read_json, write_atomically, write_json, write_text
 from .config import RunConfig, read_config
 
-_PACKAGES = ("mlcil", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "pillow", "safetensors", "scikit-learn")
+_PACKAGES = (
+    "mlcil",
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "numpy",
+    "pillow",
+    "safetensors",
+    "scikit-learn",
+)
 
 
 class RunFolder:
@@ -48,17 +58,34 @@ class RunFolder:
         """Create the folder, or check that it holds this very run.
 
         Raises:
-            UserError: it holds another run, or another process is writing to it.
+            UserError: it holds another run or something else, or another process is writing to it.
         """
         try:
+            self._claim()
+            self._check_config(config)
+        except UserError:
+            self.close()
+            raise
+
+    def _claim(self) -> None:
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
+            if self._is_foreign():  # before the lock: nothing is left in a folder that is not ours
+                raise UserError(f"{self.path} is not empty and is no run folder; choose another --out")
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out") from None
         except OSError as error:
             raise UserError(f"cannot use folder {self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out") from None
+
+    def _is_foreign(self) -> bool:
+        # A run's config.yaml is written before all but its lock; a kill may leave it half written.
+        half_written = f".config.yaml.*{PARTIAL}"
+        names = {child.name for child in self.path.iterdir() if not child.match(half_written)}
+        return "config.yaml" not in names and bool(names - {".lock"})
+
+    def _check_config(self, config: RunConfig) -> None:
         stored = self.path / "config.yaml"
         if stored.exists():
             differing = config.differences(read_config(stored))
@@ -67,8 +94,6 @@ class RunFolder:
                     f"{self.path} holds a run with another configuration ({'; '.join(differing)}); "
                     "choose another --out, or repeat its own settings to continue it"
                 )
-        elif any(child.name != ".lock" for child in self.path.iterdir()):
-            raise UserError(f"{self.path} is not empty and is no run folder; choose another --out")
         else:
             write_text(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
 
@@ -168,7 +193,10 @@ def _version(package: str) -> str | None:
 
 
 def _git_revision() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():  # installed, perhaps inside somebody else's repository
+        return None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..data.loading import BatchLoader, shard
+from ..data.loading import BatchSource, shard
 
 
 def infer(
@@ -18,7 +19,7 @@ def infer(
     rows: NDArray[np.int64],
     model: nn.Module,
     fabric: Fabric,
-    loader: BatchLoader,
+    loader: BatchSource,
     batch_size: int,
 ) -> NDArray[np.float32]:
     """Compute `function` on images, each exactly once.
@@ -49,11 +50,12 @@ def _gather(values: list[Tensor], count: int, fabric: Fabric) -> NDArray[np.floa
     if fabric.world_size == 1:
         return torch.cat(values).numpy()
     mine = torch.cat(values) if values else None
-    shape = fabric.broadcast(None if mine is None else tuple(mine.shape[1:]))  # rank 0 has the most images
+    # The first process has the most images, so it knows the shape.
+    shape: tuple[int, ...] = fabric.broadcast(() if mine is None else tuple(mine.shape[1:]))
     most = -(-count // fabric.world_size)
     padded = torch.zeros(most, *shape)
     if mine is not None:
         padded[: len(mine)] = mine
-    gathered = fabric.all_gather(padded.to(fabric.device)).cpu()  # (world, most, ...)
+    gathered: Any = fabric.all_gather(padded.to(fabric.device))  # (world, most, ...)
     # Row i went to process i mod world, so columns first gives the order back.
-    return gathered.transpose(0, 1).flatten(0, 1)[:count].numpy()  # type: ignore[no-any-return]
+    return gathered.cpu().transpose(0, 1).flatten(0, 1)[:count].numpy()  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.randomness import derive_seed
-from ..data.loading import Batch, BatchLoader, plan_epoch, shard
+from ..data.loading import Batch, BatchSource, plan_epoch, shard
 from ..methods.base import LOSS_SCALE, Method, TrainingSet, part_of
 from .config import RunSettings
 from .optimiser import WeightAverage, load_optimiser_state, make_optimiser, optimiser_state, set_rate
@@ -72,7 +72,7 @@ class SessionTraining:
         training: TrainingSet,
         settings: RunSettings,
         fabric: Fabric,
-        loader: BatchLoader,
+        loader: BatchSource,
         saved: dict[str, Tensor] | None = None,
     ) -> None:
         self.method, self.number, self.training = method, number, training
@@ -166,7 +166,9 @@ class SessionTraining:
                 counted = term.detach() * (len(batch.images) if weight else 0)
                 sums[name] = sums[name] + counted if name in sums else counted
         if self.settings.clip_norm is not None:
-            self.fabric.clip_gradients(self.student, self._stepper, max_norm=self.settings.clip_norm, error_if_nonfinite=False)
+            self.fabric.clip_gradients(
+                self.student, self._stepper, max_norm=self.settings.clip_norm, error_if_nonfinite=False
+            )
         self._stepper.step()
         self._stepper.zero_grad()
         if self.average is not None:
@@ -194,7 +196,7 @@ class SessionTraining:
         return {name: torch.tensor(value, device=self.fabric.device) for name, value in position.sums.items()}
 
     def _total(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        return {name: float(self.fabric.all_reduce(value, reduce_op="sum")) for name, value in sorted(sums.items())}
+        return {name: _number(self.fabric.all_reduce(value, reduce_op="sum")) for name, value in sorted(sums.items())}
 
     def _record(self, position: Position, totals: dict[str, float]) -> dict[str, Any]:
         images = len(self.training.indices)
@@ -206,6 +208,10 @@ class SessionTraining:
             "images": images,
             "seconds": position.seconds,
         }
+
+
+def _number(reduced: Any) -> float:
+    return float(reduced)
 
 
 def _to_device(batch: Batch, device: torch.device) -> Batch:

@@ -31,15 +31,15 @@ def make_optimiser(tagger: Tagger, lr: float, backbone_lr: float, weight_decay: 
 def one_cycle(step: int, total: int, warmup: float) -> tuple[float, float]:
     """The learning rate, as a part of its peak, and Adam's first beta at a step (Smith, 2018).
 
-    Equal to `torch.optim.lr_scheduler.OneCycleLR` wherever the warm-up lasts a step, but a function of the step alone:
-    nothing to save or restore, and no step count at which it divides by zero.
+    Equal to `torch.optim.lr_scheduler.OneCycleLR` wherever the warm-up lasts a step, but a function of the
+    step alone: nothing to save or restore, and no step count at which it divides by zero.
     """
     rise = warmup * total - 1
     if step <= rise:
         where = step / rise if rise > 0 else 1.0
         return _cosine(1 / START_DIVISOR, 1.0, where), _cosine(MOMENTUM_HIGH, MOMENTUM_LOW, where)
     fall = total - 1 - max(rise, 0.0)
-    where = (step - max(rise, 0.0)) / fall if fall > 0 else 1.0
+    where = (step - max(rise, 0.0)) / fall if fall > 0 else 0.0  # a single step is taken at the peak
     return _cosine(1.0, 1 / START_DIVISOR / END_DIVISOR, where), _cosine(MOMENTUM_LOW, MOMENTUM_HIGH, where)
 
 

@@ -67,15 +67,21 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     """
     settings = config.settings
     torch.manual_seed(derive_seed(settings.seed))
-    backbone = Backbone(settings.backbone, settings.image_size)
+    backbone = Backbone(settings.backbone, settings.image_size, settings.freeze_stages)
     file = load_weights(backbone, settings.weights, {classes})
     task = Task(settings.data.partition(":")[0], classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
     return method, file
 
 
+def cache_folder(settings: RunSettings) -> Path | None:
+    """Where decoded images are kept; None for nowhere."""
+    if settings.cache is None:
+        return None
+    return default_cache() if settings.cache == "auto" else Path(settings.cache).expanduser()
+
+
 def _open(images: LabelledImages, settings: RunSettings, say: Callable[[str], None]) -> OpenedPixels:
-    cache = default_cache() if settings.cache == "auto" else settings.cache
     shown = 0
 
     def progress(done: int, total: int) -> None:
@@ -85,7 +91,7 @@ def _open(images: LabelledImages, settings: RunSettings, say: Callable[[str], No
             say(f"decoding {images.split} images: {done}/{total}")
 
     limit = int(settings.cache_gb * 1e9)
-    folder = None if cache is None else Path(cache).expanduser()
+    folder = cache_folder(settings)
     opened = open_pixels(images, settings.image_size, cache=folder, limit_bytes=limit, on_progress=progress)
     if opened.note:
         say(opened.note)

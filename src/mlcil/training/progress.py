@@ -41,8 +41,14 @@ class Reporter:
         names = ", ".join(new_classes[:6]) + (f" and {len(new_classes) - 6} more" if len(new_classes) > 6 else "")
         self.say(f"session {number}/{len(self.work)}: {names}; {images} images")
         if self.console.is_terminal:
-            self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), console=self.console, transient=True)
-            self._task = self._bar.add_task(f"session {number}", total=1.0, completed=done, text="")
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._bar.add_task(f"session {number}", total=100, completed=round(100 * done), text="")
             self._bar.start()
 
     def step(self, epoch: int, done: float) -> None:
@@ -50,7 +56,7 @@ class Reporter:
         now = time.monotonic()
         if self._bar is not None:
             text = f"epoch {epoch + 1} {self._losses} {self._rate(done)}"
-            self._bar.update(self._task, completed=done, text=text)
+            self._bar.update(self._task, completed=100 * done, text=text)
         elif now - self._printed >= PLAIN_SECONDS:
             self._printed = now
             self.say(f"  epoch {epoch + 1}, {done:.0%} of the session, {self._rate(done)}")

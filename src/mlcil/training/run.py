@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,31 @@ from ..core.errors import UserError
 from ..core.files import sha256_of, write_json
 from ..core.randomness import derive_seed
 from ..data.augmentation import make_augmentation
-from ..data.loading import BatchLoader
+from ..data.loading import BatchLoader, BatchSource
 from ..data.protocol import Session
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
 from ..methods.base import State
+from .activations import open_activations
 from .config import RunConfig
 from .folder import RunFolder, load_state, save_state
 from .inference import infer
 from .loop import Hooks, Position, SessionTraining
-from .prepare import prepare_data, prepare_method
+from .prepare import cache_folder, prepare_data, prepare_method
 from .progress import Reporter
 from .scalars import ScalarLog
 
-_HEADER = ("method", "data", "protocol", "order", "backbone", "weights", "image_size", "buffer", "seed", "epochs")
+_HEADER = (
+    "method",
+    "data",
+    "protocol",
+    "order",
+    "backbone",
+    "weights",
+    "image_size",
+    "buffer",
+    "seed",
+    "epochs",
+)
 
 
 def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[str, Any]:
@@ -90,12 +101,23 @@ class _Run:
         self.reporter.work = [len(one.indices) * self._epochs(one) for one in self.sessions]
         self.method, self.weight_file = prepare_method(config, len(self.data.protocol.classes))
         self.method.tagger.to(fabric.device)
-        backbone, workers = self.method.tagger.backbone, self.settings.workers
-        transform = make_augmentation(self.settings.augment)
-        self.loader = BatchLoader(self.data.train, backbone.mean, backbone.std, transform, workers)
-        self.test_loader = BatchLoader(self.data.test, backbone.mean, backbone.std, None, workers)
+        self.loader, self.test_loader = self._loaders()
         self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
         self.results: list[SessionResult] = []
+
+    def _loaders(self) -> tuple[BatchSource, BatchSource]:
+        settings, backbone = self.settings, self.method.tagger.backbone
+        if settings.reuse_frozen:
+            folder, say = cache_folder(settings) or self.folder.path, self.reporter.say
+            train = open_activations(backbone, self.data.train, settings.augment, folder, self.fabric, say)
+            test = open_activations(backbone, self.data.test, "none", folder, self.fabric, say)
+            backbone.starts_at_prefix = True
+            return train, test
+        transform = make_augmentation(settings.augment)
+        return (
+            BatchLoader(self.data.train, backbone.mean, backbone.std, transform, settings.workers),
+            BatchLoader(self.data.test, backbone.mean, backbone.std, None, settings.workers),
+        )
 
     def execute(self) -> dict[str, Any]:
         """Do what is left to do."""
@@ -125,12 +147,12 @@ class _Run:
         result = self._evaluate(session, len(training.indices), position.seconds)
         self.results.append(result)
         if self.is_writer:
+            self.folder.log({"session": session.number, "epoch": loop.epochs, "map": result.map})
             state = method.state()
             values = state.values | {"result": asdict(result)}
             save_state(self.folder.state_file(session.number), state.tensors, values)
             self.folder.progress_file(session.number).unlink(missing_ok=True)
             self._write_results()
-            self.folder.log({"session": session.number, "epoch": loop.epochs, "map": result.map})
         self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
         self.reporter.result(result)
 
@@ -153,11 +175,24 @@ class _Run:
     def _evaluate(self, session: Session, images: int, seconds: float) -> SessionResult:
         rows = self.data.protocol.test_rows(session.stop)
         scores = infer(
-            self.method.predict, rows, self.method.tagger, self.fabric, self.test_loader, self.settings.batch_size
+            self.method.predict,
+            rows,
+            self.method.tagger,
+            self.fabric,
+            self.test_loader,
+            self.settings.batch_size,
         )
         labels = self.data.protocol.data.test.labels[rows, : session.stop]
         return evaluate(
-            scores, labels, session.number, session.classes, session.first, self.results, images, seconds, self.method.notes()
+            scores,
+            labels,
+            session.number,
+            session.classes,
+            session.first,
+            self.results,
+            images,
+            seconds,
+            self.method.notes(),
         )
 
     def _infer(self, function: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -22,7 +22,9 @@ class ScalarLog:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
-                raise UserError("tensorboard is not installed; install mlcil[tensorboard] or leave the option out") from None
+                raise UserError(
+                    "tensorboard is not installed; install mlcil[tensorboard] or leave the option out"
+                ) from None
             self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, prefix: str, values: Mapping[str, float], step: int) -> None:

@@ -1,0 +1,35 @@
+# `make demo` and `make test` need nothing but python3 and make: they create .venv and install the lock.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench lock clean
+
+demo: $(READY)
+	$(BIN)/mlcil demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/step.py
+
+# uv installs the lock as it is; plain pip may pick another build of torch.
+$(READY): requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	touch $(READY)
+
+# Renew the exact versions from pyproject.toml.
+lock: $(READY)
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock
+
+clean:
+	rm -rf .venv build dist src/*.egg-info

@@ -1,0 +1,158 @@
+"""From an image file to uint8 pixels of one size, or to the reason why not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from ..core.errors import UserError
+
+CHUNK = 64  # images decoded between two flushes of the cache, all that an interrupted build can lose
+
+
+class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and collected
+    """An image file that cannot be decoded; `reason` says why without naming the file."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)  # both, so that it survives pickling
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"cannot read image {self.path}: {self.reason}"
+
+
+Chunk = dict[int, NDArray[np.uint8] | BadImage]
+
+
+def decode(path: str, size: int) -> NDArray[np.uint8]:
+    """Decode one image file to RGB, squashed to a square.
+
+    Returns:
+        uint8 (size, size, 3).
+
+    Raises:
+        BadImage: the file is missing, truncated, not an image, ...
+    """
+    return _decoded(path, _read(path), size)
+
+
+def resized(image: Image.Image, size: int) -> NDArray[np.uint8]:
+    """An RGB image squashed to a square, uint8 (size, size, 3)."""
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """What is to be decoded, and how."""
+
+    paths: tuple[str, ...]
+    size: int
+    workers: int
+    on_progress: Callable[[int, int], None] | None
+
+    def digests(self) -> list[bytes]:
+        """One digest per file, of its content or of the reason why it has none."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            return list(pool.map(lambda path: _fingerprint(path)[1], self.paths))
+
+    def chunks(self, rows: Sequence[int], digests: Sequence[bytes] | None = None) -> Iterator[Chunk]:
+        """Decode these rows a chunk at a time; a file that no longer has its digest is an error."""
+
+        def attempt(row: int) -> NDArray[np.uint8] | BadImage:
+            content, digest = _fingerprint(self.paths[row])
+            if digests is not None and digest != digests[row]:
+                raise UserError(f"image {self.paths[row]} changed while it was read; repeat the command")
+            try:
+                return content if isinstance(content, BadImage) else _decoded(self.paths[row], content, self.size)
+            except BadImage as error:
+                return error
+
+        skipped = len(self.paths) - len(rows)
+        with ThreadPoolExecutor(self.workers) as pool:
+            for start in range(0, len(rows), CHUNK):
+                chunk = rows[start : start + CHUNK]
+                yield dict(zip(chunk, pool.map(attempt, chunk), strict=True))
+                if self.on_progress:
+                    self.on_progress(skipped + start + len(chunk), len(self.paths))
+
+    def named(self, reasons: dict[int, str]) -> dict[int, str]:
+        """Row -> reason made row -> one line that also names the file."""
+        return {row: str(BadImage(self.paths[row], reason)) for row, reason in reasons.items()}
+
+
+def _fingerprint(path: str) -> tuple[bytes | BadImage, bytes]:
+    """A file's content, or why it has none, and a digest of either."""
+    try:
+        content = _read(path)
+    except BadImage as error:
+        return error, blake2b(error.reason.encode(), digest_size=32, person=b"unreadable").digest()
+    return content, blake2b(content, digest_size=32).digest()
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise BadImage(path, "missing") from None
+    except IsADirectoryError:
+        raise BadImage(path, "not an image but a folder") from None
+    except OSError as error:
+        raise BadImage(path, f"unreadable ({error.strerror})") from None
+
+
+def _decoded(path: str, content: bytes, size: int) -> NDArray[np.uint8]:
+    try:
+        with _without_warnings(), Image.open(io.BytesIO(content)) as image:
+            return resized(_rgb(image), size)
+    except UnidentifiedImageError:
+        raise BadImage(path, "not an image" if content else "empty") from None
+    except Image.DecompressionBombError:
+        raise BadImage(path, "too many pixels to decode safely") from None
+    except MemoryError:
+        raise  # the machine's fault, not the file's
+    except Exception as error:  # decoders of broken files raise almost anything
+        what = " ".join(str(error).split()) or type(error).__name__
+        reason = "truncated" if "truncated" in what.lower() or isinstance(error, EOFError) else f"damaged ({what})"
+        raise BadImage(path, reason) from None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to white
+        return Image.fromarray((np.asarray(image) / 257).clip(0, 255).astype(np.uint8)).convert("RGB")
+    return image.convert("RGB")
+
+
+class _Silence:
+    """Ignores warnings while any thread decodes: `catch_warnings` alone is not safe in threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._depth, self._filters = threading.Lock(), 0, contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._filters.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._filters.close()
+
+
+_without_warnings = _Silence()

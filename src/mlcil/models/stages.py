@@ -1,0 +1,72 @@
+"""Taking a network apart: its stages, and the chain of modules that its forward pass is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .small import SmallConvNet
+
+
+def stage_parameters(net: Any) -> list[list[str]]:
+    """The names of a net's parameters, stem first, stage by stage."""
+    if isinstance(net, SmallConvNet):
+        names = [name for name, _ in net.named_parameters()]
+        return [[name for name in names if name.startswith(f"blocks.{n}.")] for n in range(len(net.blocks))]
+    from timm.models import group_parameters
+
+    return list(group_parameters(net, net.group_matcher(coarse=True)).values())
+
+
+def freeze(net: nn.Module, names: set[str]) -> list[nn.Module]:
+    """Stop training the named parameters; return the modules that hold nothing else, at any depth."""
+    for name, parameter in net.named_parameters():
+        if name in names:
+            parameter.requires_grad_(False)
+    # A transformer's root owns frozen tokens and trained blocks: it is not among them.
+    every = [(module, list(module.parameters())) for module in net.modules()]
+    return [module for module, own in every if own and not any(one.requires_grad for one in own)]
+
+
+def module_chain(net: Any, images: Tensor) -> list[nn.Module]:
+    """The modules that, called one after another, are `net.forward_features`; empty if it is no plain chain.
+
+    A probe runs through the net, and each module must receive the very tensor that the one before gave.
+    Convolutional nets are such chains; a transformer that adds positions between modules is not.
+    """
+    seen: list[tuple[nn.Module, Any, Any]] = []
+    hooks = [
+        module.register_forward_hook(
+            lambda module, inputs, output: seen.append((module, inputs[0] if inputs else None, output))
+        )
+        for module in _links(net)
+    ]
+    with torch.no_grad():
+        result = net.forward_features(images)
+    for hook in hooks:
+        hook.remove()
+    current: Any = images
+    for _, given, output in seen:
+        if given is not current:
+            return []
+        current = output
+    return [module for module, _, _ in seen] if current is result else []
+
+
+def frozen_prefix(chain: list[nn.Module]) -> int:
+    """How many modules at the start of the chain have no trainable parameter."""
+    for place, module in enumerate(chain):
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            return place
+    return len(chain)
+
+
+def _links(net: nn.Module) -> Iterator[nn.Module]:
+    for child in net.children():
+        if isinstance(child, nn.Sequential):
+            yield from _links(child)
+        else:
+            yield child

@@ -1,0 +1,165 @@
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mlcil.core.errors import UserError
+from mlcil.core.files import read_json, sha256_of, write_atomically, write_json, write_text
+from mlcil.training.folder import load_state, save_state
+
+# Replaces the checkpoint argv[1] by a larger one, on a system that writes no file beyond 20 kB.
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import torch
+from mlcil.core.errors import UserError
+from mlcil.training.folder import save_state
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    save_state(Path(sys.argv[1]), {"weight": torch.zeros(100_000)}, {"step": 2})
+except UserError as error:
+    print(error)
+"""
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_and_replaced(tmp_path):
+    path = tmp_path / "new" / "deeper" / "file.txt"
+    for text in ("first", "zweites, länger"):
+        write_text(path, text)
+        assert path.read_text(encoding="utf-8") == text
+    assert names(path.parent) == ["file.txt"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), OSError("odd")])
+def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path, error):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def write(partial: Path) -> None:
+        partial.write_text("half of the n")
+        raise error
+
+    with pytest.raises(UserError) as caught:
+        write_atomically(path, write)
+    assert str(caught.value) == (
+        f"cannot write {path}: {error.strerror or error}. What was saved before is intact; "
+        "make room and repeat the command to continue"
+    )
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_bug_or_an_interrupt_passes_through_and_leaves_the_old_file(tmp_path, error):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def write(partial: Path) -> None:
+        partial.write_text("half of the n")
+        raise error
+
+    with pytest.raises(error):
+        write_atomically(path, write)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    seen = []
+
+    def write(partial: Path) -> None:
+        partial.write_text("new")
+        seen.append((path.read_text(), partial.parent))
+
+    write_atomically(path, write)
+    assert seen == [("old", tmp_path)]  # the same folder, for a rename between disks is none
+    assert path.read_text() == "new"
+
+
+def test_a_full_disk_found_only_when_flushing(tmp_path, monkeypatch):
+    path = tmp_path / "file.json"
+    write_json(path, [1])
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        write_json(path, [1, 2])
+    assert read_json(path) == [1]
+    assert names(tmp_path) == ["file.json"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot write .*taken/file\.txt: "):
+        write_text(tmp_path / "taken" / "file.txt", "text")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=r"cannot write .*folder: Is a directory"):
+        write_text(tmp_path / "folder", "text")
+    assert names(tmp_path) == ["folder", "taken"]
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path):
+    path, weight = tmp_path / "state.safetensors", torch.arange(100.0)
+    save_state(path, {"weight": weight}, {"step": 1})
+    before = path.read_bytes()
+    ended = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (line,) = ended.stdout.splitlines()
+    assert line.startswith(f"cannot write {path}: ")
+    assert "File too large" in line
+    assert path.read_bytes() == before
+    tensors, values = load_state(path)
+    assert torch.equal(tensors["weight"], weight)
+    assert values == {"step": 1}
+    assert names(tmp_path) == ["state.safetensors"]
+
+
+def test_json_round_trip(tmp_path):
+    value = {"ä": [1, 2.5, None, True], "b": {"c": "text"}}
+    write_json(tmp_path / "file.json", value)
+    assert read_json(tmp_path / "file.json") == value
+    assert (tmp_path / "file.json").read_text().endswith("}\n")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_json_has_no_nan(tmp_path, number):
+    write_json(tmp_path / "file.json", 1)
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "file.json", {"loss": number})
+    assert read_json(tmp_path / "file.json") == 1
+    assert names(tmp_path) == ["file.json"]
+
+
+def test_reading_json_says_what_is_wrong(tmp_path):
+    path = tmp_path / "file.json"
+    with pytest.raises(UserError) as caught:
+        read_json(path)
+    assert str(caught.value) == f"{path} does not exist"
+    for content in (b"{", b"", b"\xff\xfe", b'{"a": 1} x'):
+        path.write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            read_json(path)
+        assert str(caught.value).startswith(f"{path} is not valid JSON: ")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError) as caught:
+        read_json(tmp_path)
+    assert str(caught.value) == f"cannot read {tmp_path}: Is a directory"
+
+
+def test_sha256_is_of_the_content(tmp_path):
+    (tmp_path / "file").write_bytes(b"content" * 10**5)
+    assert sha256_of(tmp_path / "file") == hashlib.sha256(b"content" * 10**5).hexdigest()

@@ -1,0 +1,165 @@
+"""The threshold search against algorithm 1 written out, and the labels that follow."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mlcil.methods.pseudo_labels import HIGHEST, LOWEST, find_threshold, rate_per_image, restore
+
+CAP = 2000
+
+
+def literal(scores, target, start=0.8, step=0.01, tolerance=0.1):
+    """KRT's algorithm 1, counting afresh at every step; None where it does not end within bounds."""
+    threshold = start
+    for _ in range(CAP):
+        if not LOWEST <= threshold <= HIGHEST:
+            return None
+        mean = (scores > threshold).sum(axis=1).mean()
+        if abs(mean - target) <= tolerance:
+            return threshold
+        threshold = threshold + step if mean > target else threshold - step
+    return None
+
+
+def made_up_scores(kind, seed, images, classes):
+    rng = np.random.default_rng(seed)
+    uniform = rng.random((images, classes))
+    sharp = rng.beta(0.1, 0.1, (images, classes))
+    return {
+        "uniform": uniform,
+        "low": uniform**6,
+        "high": 1 - uniform**6,
+        "sharp": sharp,
+        "middle": rng.beta(20, 20, (images, classes)),
+        "coarse": np.floor(uniform * 5) / 5 + 0.0037,  # many ties, none on a point of the walk
+        "narrow": 0.6033 + 1e-4 * uniform,
+        "float32": uniform.astype(np.float32).astype(np.float64),
+    }[kind]
+
+
+KINDS = ["uniform", "low", "high", "sharp", "middle", "coarse", "narrow", "float32"]
+
+
+def check_closest(found, scores, target):
+    candidates = np.unique(np.concatenate([scores.ravel(), np.linspace(LOWEST, HIGHEST, 997)]))
+    candidates = candidates[(candidates >= LOWEST) & (candidates <= HIGHEST)]
+    counts = np.array([(scores > one).sum(axis=1).mean() for one in candidates])
+    assert abs(found.mean_count - target) <= np.abs(counts - target).min() + 1e-12
+    assert found.steps == -1
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**31),
+    images=st.integers(1, 40),
+    classes=st.integers(1, 12),
+    part=st.floats(0, 1.2),
+    start=st.sampled_from([0.8, 0.5, 0.05, 0.97]),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_equal_to_algorithm_1(kind, seed, images, classes, part, start):
+    scores, target = made_up_scores(kind, seed, images, classes), part * classes * 0.6
+    found, expected = find_threshold(scores, target, start), literal(scores, target, start)
+    assert LOWEST <= found.value <= HIGHEST
+    assert found.mean_count == pytest.approx((scores > found.value).sum(axis=1).mean(), abs=1e-12)
+    assert found.met == (abs(found.mean_count - target) <= 0.1)
+    assert found.target == target
+    if expected is None:
+        check_closest(found, scores, target)
+    else:
+        assert found.value == expected  # to the bit
+        assert found.met
+        assert found.steps >= 0
+
+
+@given(seed=st.integers(0, 2**31), part=st.floats(0.05, 0.95))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_many_images_always_meet_the_target(seed, part):
+    scores = made_up_scores("uniform", seed, 400, 5)
+    target = part * 5
+    expected = literal(scores, target)
+    assume(expected is not None)
+    assert find_threshold(scores, target).value == expected
+
+
+@pytest.mark.parametrize("constant", [0.0, LOWEST, 0.3, 0.8, 0.81, HIGHEST, 1.0])
+@pytest.mark.parametrize("target", [0.0, 0.5, 2.0, 4.0, 9.0])
+def test_constant_scores(constant, target):
+    scores = np.full((6, 4), constant)
+    found, expected = find_threshold(scores, target), literal(scores, target)
+    if expected is None:
+        check_closest(found, scores, target)
+    else:
+        assert found.value == expected
+
+
+def test_one_image():
+    assert find_threshold(np.array([[0.9, 0.2, 0.1]]), 1.0).value == 0.8
+    found = find_threshold(np.array([[0.9, 0.2, 0.1]]), 2.0)
+    assert found.met
+    assert 0.1 <= found.value < 0.2
+
+
+def test_a_walk_that_swings_for_ever_ends_between():
+    scores = np.full((10, 2), 0.8051)  # 20 labels below, none above
+    scores[0, 0] = 0.8052
+    found = find_threshold(scores, 1.0)
+    assert literal(scores, 1.0) is None
+    assert (found.met, found.steps) == (False, -1)
+    check_closest(found, scores, 1.0)
+
+
+def test_steps_are_those_of_the_walk():
+    scores = made_up_scores("uniform", 0, 500, 4)
+    found = find_threshold(scores, 2.0)
+    assert found.steps == round((0.8 - found.value) / 0.01)
+    assert find_threshold(scores, 2.0, found.value).steps == 0
+
+
+def test_float32_scores_are_accepted():
+    scores = made_up_scores("uniform", 0, 50, 4)
+    assert find_threshold(scores.astype(np.float32), 2.0).value == find_threshold(scores, 2.0).value
+
+
+def test_restore_fills_unknown_old_columns_alone():
+    labels = torch.tensor([[-1, -1, 1, 0], [0, 1, 0, 1], [1, -1, -1, 1]], dtype=torch.int8)
+    scores = torch.tensor([[0.9, 0.2], [0.9, 0.2], [0.1, 0.9]])
+    before = labels.clone()
+    restored = restore(labels, scores, 0.8)
+    assert restored.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, -1, 1]]
+    assert restored.dtype == labels.dtype
+    assert torch.equal(labels, before)
+
+
+def test_restore_is_strict():
+    labels = torch.full((1, 3), -1, dtype=torch.int8)
+    assert restore(labels, torch.tensor([[0.5, 0.75, 1.0]]), 0.75).tolist() == [[0, 0, 1]]
+    assert restore(labels, torch.ones(1, 3), 1.0).tolist() == [[0, 0, 0]]
+
+
+def test_restored_labels_have_the_mean_count_that_was_found():
+    scores = made_up_scores("uniform", 1, 200, 5).astype(np.float32)
+    found = find_threshold(scores, 1.7)
+    restored = restore(torch.full((200, 5), -1, dtype=torch.int8), torch.from_numpy(scores), found.value)
+    assert restored.sum().item() / 200 == pytest.approx(found.mean_count)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 1.0, 2.9, 6.0])
+def test_the_rate_of_a_truncated_poisson_is_recovered(rate):
+    counts = np.random.default_rng(0).poisson(rate, 400_000)
+    counts = np.minimum(counts[counts > 0], 20)
+    labels = (np.arange(20) < counts[:, None]).astype(np.int8)
+    assert rate_per_image(labels) == pytest.approx(rate, rel=0.05)
+
+
+def test_one_label_per_image_says_nothing():
+    assert rate_per_image(np.eye(4, dtype=np.int8)) == 0
+    assert rate_per_image(np.ones((5, 1), np.int8)) == 0
+
+
+def test_unknown_labels_do_not_count():
+    labels = np.array([[1, 1, -1], [1, -1, 0]], np.int8)
+    assert rate_per_image(labels) == rate_per_image(labels.clip(min=0))

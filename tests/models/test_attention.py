@@ -1,0 +1,225 @@
+"""The one-pass cross-attention against the published loop over sessions, and its promise of bit-stability."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mlcil.models.attention import CrossAttention, IncrementalCrossAttention, StackedLinear
+
+READINGS = pytest.mark.parametrize("attend_to_query", [True, False])
+
+
+def gaussian(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def lively(module, seed=0, scale=0.3):
+    """Weights large enough for the softmax to matter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return module
+
+
+def incremental(sessions, *, channels=6, grid=(3, 3), width=16, heads=4, attend_to_query=True):
+    torch.manual_seed(sessions)
+    block = IncrementalCrossAttention(channels, grid, width, heads, attend_to_query)
+    for _ in range(sessions):
+        block.grow()
+    return lively(block)
+
+
+def literal_weights(block, tokens):
+    """Softmax weights of the first token over all (or all but the first), (B, heads, tokens)."""
+    attention, (batch, _, width) = block.attention, tokens.shape
+    heads = attention.heads
+    kept = tokens if attention.attend_to_query else tokens[:, 1:]
+    query = F.linear(tokens[:, :1], attention.query.weight).reshape(batch, 1, heads, -1).transpose(1, 2)
+    key = F.linear(kept, attention.key.weight).reshape(batch, -1, heads, width // heads).transpose(1, 2)
+    logits = (query * (width // heads) ** -0.5) @ key.transpose(-2, -1)
+    return logits.softmax(dim=-1), kept
+
+
+def literal_tokens(block, features, session):
+    patches = (block.projection(features) + block.position).flatten(2).transpose(1, 2)
+    batch = len(patches)
+    kt, kr = block.kt.expand(batch, 1, -1), block.kr[session].expand(batch, 1, -1)
+    return kt, block.norm(torch.cat([kt, kr, patches], dim=1))
+
+
+def literal(block, features):
+    """One session after the other, each with its own sequence of tokens, (t, B, d)."""
+    attention, embeddings = block.attention, []
+    for session in range(len(block.kr)):
+        kt, tokens = literal_tokens(block, features, session)
+        weights, kept = literal_weights(block, tokens)
+        batch, count, width = kept.shape
+        value = F.linear(kept, attention.value.weight).reshape(batch, count, attention.heads, -1).transpose(1, 2)
+        mixed = (weights @ value).transpose(1, 2).reshape(batch, 1, width)
+        out = kt + F.linear(mixed, attention.project.weight, attention.project.bias)
+        hidden = F.gelu(F.linear(block.mlp_norm(out), block.mlp_in.weight, block.mlp_in.bias))
+        out = out + F.linear(hidden, block.mlp_out.weight, block.mlp_out.bias)
+        embeddings.append(out[:, 0])
+    return torch.stack(embeddings)
+
+
+@READINGS
+@pytest.mark.parametrize("sessions", [1, 2, 3, 4, 5])
+def test_equal_to_one_pass_per_session(sessions, attend_to_query):
+    block = incremental(sessions, attend_to_query=attend_to_query)
+    features, push = gaussian(1, 5, 6, 3, 3), gaussian(2, sessions, 5, 16)
+    fast, slow = block(features), literal(block, features)
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+    got = torch.autograd.grad((fast * push).sum(), list(block.parameters()))
+    expected = torch.autograd.grad((slow * push).sum(), list(block.parameters()))
+    for (name, _), one, other in zip(block.named_parameters(), got, expected, strict=True):
+        scale = max(1.0, other.abs().max().item())
+        torch.testing.assert_close(one / scale, other / scale, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@READINGS
+def test_the_two_readings_differ(attend_to_query):
+    block = incremental(2, attend_to_query=attend_to_query)
+    other = incremental(2, attend_to_query=not attend_to_query)
+    features = gaussian(1, 2, 6, 3, 3)
+    assert (block(features) - other(features)).abs().max() > 1e-3
+
+
+@READINGS
+def test_extreme_logits_stay_finite(attend_to_query):
+    block = incremental(3, attend_to_query=attend_to_query)
+    with torch.no_grad():
+        block.attention.query.weight.mul_(300)
+        block.attention.key.weight.mul_(300)
+    embedded = block(gaussian(3, 2, 6, 3, 3))
+    torch.testing.assert_close(embedded, literal(block, gaussian(3, 2, 6, 3, 3)), rtol=1e-4, atol=1e-4)
+    embedded.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in block.parameters())
+
+
+@READINGS
+def test_weights_are_those_of_the_literal_softmax(attend_to_query):
+    block = incremental(3, attend_to_query=attend_to_query)
+    features = gaussian(4, 2, 6, 3, 3)
+    patches, kr = block._tokens(features)
+    weights = block.attention.weights(block.norm(block.kt), block.norm(kr), block.norm(patches))
+    assert weights.shape == (3, 2, 4, 9)
+    for session in range(3):
+        _, tokens = literal_tokens(block, features, session)
+        expected = literal_weights(block, tokens)[0][:, :, 0]  # (B, heads, tokens and patches)
+        torch.testing.assert_close(weights[session], expected[..., -9:], rtol=1e-5, atol=1e-6)
+        on_tokens = expected[..., :-9].sum(-1)
+        torch.testing.assert_close(weights[session].sum(-1) + on_tokens, torch.ones(2, 4))
+
+
+@READINGS
+def test_maps_average_the_weights_over_heads(attend_to_query):
+    block = incremental(2, grid=(2, 3), attend_to_query=attend_to_query)
+    features = gaussian(5, 4, 6, 2, 3)
+    patches, kr = block._tokens(features)
+    weights = block.attention.weights(block.norm(block.kt), block.norm(kr), block.norm(patches))
+    maps = block.maps(features)
+    assert maps.shape == (2, 4, 2, 3)
+    torch.testing.assert_close(maps.flatten(2), weights.mean(2))
+    assert ((maps > 0) & (maps < 1)).all()
+
+
+def test_positions_are_interpolated_for_another_size():
+    block = incremental(2, grid=(4, 4))
+    features = gaussian(6, 2, 6, 6, 5)
+    assert block(features).shape == (2, 2, 16)
+    assert block.maps(features).shape == (2, 2, 6, 5)
+    with torch.no_grad():
+        block.position.copy_(gaussian(7, 1, 16, 1, 1).expand_as(block.position))
+        flat = block._tokens(features)[0]
+        expected = block.projection(features) + block.position[..., :1, :1]
+    torch.testing.assert_close(flat, expected.flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 32])
+@pytest.mark.parametrize(("width", "heads"), [(8, 2), (16, 4), (24, 8), (96, 8), (384, 8)])
+def test_growing_leaves_old_embeddings_bit_equal(batch, width, heads):
+    block = incremental(1, channels=12, grid=(2, 2), width=width, heads=heads)
+    features = gaussian(batch, batch, 12, 2, 2)
+    with torch.no_grad():
+        before = block(features)
+        for sessions in range(2, 6):
+            block.grow()
+            after = block(features)
+            assert after.shape == (sessions, batch, width)
+            assert torch.equal(after[: len(before)], before)
+            before = after
+
+
+def test_a_new_token_starts_small_and_unlike_the_others():
+    torch.manual_seed(0)
+    block = IncrementalCrossAttention(4, (2, 2), 256, 8, True)
+    for _ in range(2):
+        block.grow()
+    for token in block.kr:
+        assert token.shape == (1, 256)
+        assert 0.015 < token.std().item() < 0.025
+    assert not torch.equal(block.kr[0], block.kr[1])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_stacked_linear_does_not_depend_on_the_stack(bias, batch):
+    layer = lively(StackedLinear(64, 40, bias=bias))
+    stacked = gaussian(8, 7, batch, 64)
+    with torch.no_grad():
+        whole = layer(stacked)
+        for count in range(1, 7):
+            assert torch.equal(layer(stacked[:count]), whole[:count])
+    torch.testing.assert_close(whole, F.linear(stacked, layer.weight, layer.bias), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_stacked_linear_gradient(bias):
+    layer = lively(StackedLinear(5, 4, bias=bias).double())
+    plain = torch.nn.Linear(5, 4, bias=bias).double()
+    plain.load_state_dict(layer.state_dict())
+    stacked = gaussian(9, 3, 2, 5).double().requires_grad_()
+    push = gaussian(10, 3, 2, 4).double()
+    got = torch.autograd.grad((layer(stacked) * push).sum(), [stacked, *layer.parameters()])
+    expected = torch.autograd.grad((plain(stacked) * push).sum(), [stacked, *plain.parameters()])
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    names = [name for name, _ in layer.named_parameters()]
+    values = [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
+    assert torch.autograd.gradcheck(
+        lambda x, *ps: torch.func.functional_call(layer, dict(zip(names, ps, strict=True)), (x,)),
+        (stacked, *values),
+    )
+
+
+def test_stacked_linear_with_frozen_weights():
+    layer = lively(StackedLinear(5, 4)).requires_grad_(False)
+    stacked = gaussian(11, 3, 2, 5).requires_grad_()
+    layer(stacked).sum().backward()
+    torch.testing.assert_close(stacked.grad, layer.weight.sum(0).expand_as(stacked))
+    assert layer.weight.grad is None
+
+
+def test_gradients_reach_every_token():
+    attention = lively(CrossAttention(8, 2, True))
+    kt, kr, patches = (gaussian(n, *shape).requires_grad_() for n, shape in enumerate([(1, 8), (3, 8), (2, 4, 8)]))
+    attention(kt, kr, patches).square().sum().backward()
+    assert all((one.grad.abs().sum(-1) > 0).all() for one in (kt, kr, patches))
+
+
+def test_autocast_gives_reduced_precision():
+    block = incremental(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = block(gaussian(12, 2, 6, 3, 3))
+    torch.testing.assert_close(fast.float(), block(gaussian(12, 2, 6, 3, 3)), rtol=0.1, atol=0.1)
+
+
+def test_growing_leaves_old_embeddings_bit_equal_with_two_threads():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        test_growing_leaves_old_embeddings_bit_equal(7, 96, 8)
+    finally:
+        torch.set_num_threads(threads)

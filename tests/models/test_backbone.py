@@ -1,0 +1,148 @@
+"""Every kind of network gives one kind of feature map."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from mlcil.core.errors import UserError
+from mlcil.models.backbone import Backbone
+from mlcil.models.weights import load_weights
+
+NETS = ["small_conv", "test_vit", "test_resnet", "test_efficientnet", "test_convnext"]
+REAL = {"deit_tiny_patch16_224": (192, 14), "mobilenetv2_100": (1280, 7), "tf_efficientnet_lite0": (1280, 7)}
+
+
+def images(size, count=2, seed=0):
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_feature_map(name):
+    backbone = Backbone(name, 64)
+    features = backbone(images(64))
+    assert features.shape == (2, backbone.channels, *backbone.grid)
+    assert features.isfinite().all()
+    assert backbone.training
+
+
+def test_tokens_become_a_map_in_reading_order():
+    backbone = Backbone("test_vit", 64).eval()
+    with torch.no_grad():
+        tokens, features = backbone.net.forward_features(images(64)), backbone(images(64))
+    assert backbone.prefix_tokens == 1
+    assert backbone.grid == (4, 4)
+    assert torch.equal(features[:, :, 1, 2], tokens[:, 1 + 1 * 4 + 2])
+
+
+def test_channels_last_nets_are_turned():
+    backbone = Backbone("swin_tiny_patch4_window7_224", 64).eval()
+    with torch.no_grad():
+        raw, features = backbone.net.forward_features(images(64, 1)), backbone(images(64, 1))
+    assert raw.shape == (1, 2, 2, 768)
+    assert features.shape == (1, 768, 2, 2)
+    assert torch.equal(features[0, :, 0, 1], raw[0, 0, 1])
+
+
+def test_the_grid_follows_the_image_size():
+    assert Backbone("small_conv", 32).grid == (4, 4)
+    assert Backbone("small_conv", 48).grid == (6, 6)
+    assert Backbone("test_vit", 96).grid == (6, 6)
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(UserError, match=r"unknown backbone 'test_resnt', did you mean 'test_resnet'\?") as error:
+        Backbone("test_resnt", 32)
+    assert len(str(error.value).splitlines()) == 1
+    with pytest.raises(UserError, match="did you mean 'small_conv'"):
+        Backbone("smal_conv", 32)
+    with pytest.raises(UserError, match="did you mean 'resnet50'"):
+        Backbone("resnt50", 32)
+
+
+def test_an_unknown_tag_is_one_line():
+    with pytest.raises(UserError, match=r"test_vit\.nowhere") as error:
+        Backbone("test_vit.nowhere", 64)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(("name", "size"), [("small_conv", 4), ("test_vit", 60), ("test_vit", 1)])
+def test_an_impossible_size_is_one_line(name, size):
+    with pytest.raises(UserError, match=f"{size} pixels") as error:
+        Backbone(name, size)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_efficientnet", "mobilenetv2_100"])
+def test_normalisation_is_that_of_the_net(name):
+    backbone, configuration = Backbone(name, 64), timm.get_pretrained_cfg(name)
+    assert (backbone.mean, backbone.std) == (configuration.mean, configuration.std)
+    assert Backbone("small_conv", 32).mean == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("stages", [0, 1, 2])
+def test_freezing_fixes_the_first_stages_alone(name, stages):
+    backbone = Backbone(name, 64, freeze_stages=stages).train()
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    features = backbone(images(64, 4))
+    features.square().mean().backward()
+    frozen = {key for key, parameter in backbone.named_parameters() if not parameter.requires_grad}
+    taught = {key for key, parameter in backbone.named_parameters() if parameter.grad is not None}
+    every = {key for key, _ in backbone.named_parameters() if not key.startswith("net.head.")}
+    assert bool(frozen) == bool(stages)
+    assert not frozen & taught
+    assert frozen | taught == every
+    moved = {key for key, value in backbone.state_dict().items() if not torch.equal(value, before[key])}
+    for key, module in backbone.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            is_frozen = f"{key}.weight" in frozen
+            assert (f"{key}.running_mean" in moved) != is_frozen
+            assert module.training != is_frozen
+
+
+def test_each_further_stage_freezes_more():
+    counts = []
+    for stages in range(8):
+        backbone = Backbone("test_vit", 64, freeze_stages=stages)
+        counts.append(sum(not parameter.requires_grad for parameter in backbone.parameters()))
+    assert counts == [0, 4, 16, 28, 40, 52, 64, 78]
+
+
+def test_a_transformer_keeps_training_what_is_not_frozen():
+    backbone = Backbone("test_vit", 64, freeze_stages=2).train()
+    assert [block.training for block in backbone.net.blocks] == [False, True, True, True, True, True]
+    assert all(module.training for module in backbone.net.blocks[1].modules())
+
+
+def test_frozen_stages_stay_in_evaluation_mode():
+    backbone = Backbone("small_conv", 32, freeze_stages=2)
+    backbone.eval().train()
+    norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert [norm.training for norm in norms] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("name", "most"), [("small_conv", 4), ("test_resnet", 5), ("test_vit", 7)])
+def test_too_many_stages(name, most):
+    assert not any(parameter.requires_grad for parameter in Backbone(name, 64, freeze_stages=most).parameters())
+    for count in (most + 1, -1):
+        with pytest.raises(UserError, match=f"got {count}, but {name} has 0 to {most} stages"):
+            Backbone(name, 64, freeze_stages=count)
+
+
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_real_weights(shared, name):
+    file = shared / "weights" / f"{name}.safetensors"
+    if not file.is_file():
+        pytest.skip(f"needs {file.name}")
+    channels, side = REAL[name]
+    backbone = Backbone(name, 224).eval()
+    random = next(backbone.parameters()).clone()
+    assert load_weights(backbone, str(file), {80}) == file
+    assert not torch.equal(next(backbone.parameters()), random)
+    with torch.no_grad():
+        features = backbone(images(224, 1))
+    assert features.shape == (1, channels, side, side)
+    assert features.isfinite().all()
+    assert features.std() > 0.01
+    assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}

@@ -1,0 +1,223 @@
+"""Reading weight files, and refusing those that are broken, foreign or leak the benchmark."""
+
+import os
+import pickle
+import time
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from mlcil.core.errors import UserError
+from mlcil.models.backbone import Backbone
+from mlcil.models.weights import load_weights
+
+HEADS = ["head.fc.weight", "classifier.weight", "fc.weight", "head.weight", "module.fc.weight"]
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    return Backbone("small_conv", 32)
+
+
+def same(backbone, other):
+    own = backbone.net.state_dict()
+    return all(
+        torch.equal(value, own[key])
+        for key, value in other.net.state_dict().items()
+        if not key.endswith("num_batches_tracked")
+    )
+
+
+def refusal(backbone, file, counts=()):
+    with pytest.raises(UserError) as error:
+        load_weights(backbone, str(file), counts)
+    text = str(error.value)
+    assert len(text.splitlines()) == 1
+    return text
+
+
+WRAPPINGS = {
+    "plain": lambda state: state,
+    "state_dict": lambda state: {"state_dict": state, "epoch": 3},
+    "model": lambda state: {"model": state},
+    "module": lambda state: {f"module.{key}": value for key, value in state.items()},
+    "both": lambda state: {"state_dict": {f"module.{key}": value for key, value in state.items()}},
+}
+
+
+@pytest.mark.parametrize("wrapping", sorted(WRAPPINGS))
+@pytest.mark.parametrize("suffix", [".pth", ".pt"])
+def test_pth_round_trip(tmp_path, wrapping, suffix):
+    source, target, file = small(0), small(1), tmp_path / f"weights{suffix}"
+    torch.save(WRAPPINGS[wrapping](source.net.state_dict()), file)
+    assert not same(target, source)
+    assert load_weights(target, str(file), {80}) == file
+    assert same(target, source)
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_safetensors_round_trip(tmp_path, prefix):
+    source, target, file = small(0), small(1), tmp_path / "weights.safetensors"
+    save_file({f"{prefix}{key}": value.contiguous() for key, value in source.net.state_dict().items()}, file)
+    assert load_weights(target, str(file), {80}) == file
+    assert same(target, source)
+
+
+def test_float16_becomes_float32(tmp_path):
+    source, target, file = small(0), small(1), tmp_path / "half.safetensors"
+    half = {key: value.half().contiguous() for key, value in source.net.state_dict().items() if "num_b" not in key}
+    save_file(half, file)
+    load_weights(target, str(file), ())
+    state = target.net.state_dict()
+    assert all(torch.equal(state[key], value.float()) for key, value in half.items())
+    assert {parameter.dtype for parameter in target.parameters()} == {torch.float32}
+
+
+def test_none_changes_nothing():
+    target, source = small(3), small(3)
+    assert load_weights(target, None, {80}) is None
+    assert same(target, source)
+
+
+@pytest.mark.parametrize("name", ["missing.safetensors", "missing.pth", "missing.pt"])
+def test_a_missing_file(tmp_path, name):
+    assert "does not exist" in refusal(small(), tmp_path / name)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"garbage", b"\x80\x02", b"PK\x03\x04broken", bytes(range(256)), b"\xff" * 64, b"(lp0\n."],
+    ids=["empty", "text", "cut", "zip", "bytes", "ones", "list"],
+)
+def test_a_garbage_file(tmp_path, suffix, content):
+    file = tmp_path / f"garbage{suffix}"
+    file.write_bytes(content)
+    assert str(file) in refusal(small(), file)
+
+
+def test_a_file_without_a_state_dict(tmp_path):
+    file = tmp_path / "list.pth"
+    torch.save([torch.zeros(2)], file)
+    assert "plain state dict" in refusal(small(), file)
+    torch.save({"state_dict": {"epoch": 3}}, file)
+    assert "plain state dict" in refusal(small(), file)
+
+
+def test_code_in_a_pickle_is_never_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "sprung"),)
+
+    for number, content in enumerate([Trap(), {"state_dict": {"weight": Trap()}}]):
+        plain, saved = tmp_path / f"plain{number}.pth", tmp_path / f"saved{number}.pth"
+        plain.write_bytes(pickle.dumps(content, protocol=2))
+        torch.save(content, saved)
+        for file in (plain, saved):
+            assert "cannot read" in refusal(small(), file)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_another_architecture_names_keys(tmp_path):
+    file, before = tmp_path / "other.pth", small(0)
+    torch.save(timm.create_model("test_resnet").state_dict(), file)
+    target = small(0)
+    text = refusal(target, file)
+    assert "do not fit backbone small_conv" in text
+    assert "blocks.0.0.weight" in text
+    assert same(target, before)
+
+
+def test_another_shape_names_the_key(tmp_path):
+    state = small().net.state_dict()
+    state["blocks.1.0.weight"] = torch.zeros(64, 32, 5, 5)
+    file = tmp_path / "shape.pth"
+    torch.save(state, file)
+    assert "1 of another shape, first blocks.1.0.weight" in refusal(small(), file)
+
+
+@pytest.mark.parametrize("key", HEADS)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_a_leaked_classifier_is_refused(tmp_path, key, suffix):
+    file, state = tmp_path / f"leak{suffix}", dict(small().net.state_dict())
+    state[key] = torch.zeros(80, 128)
+    (save_file if suffix == ".safetensors" else torch.save)(
+        {name: value.contiguous() for name, value in state.items()}, file
+    )
+    text = refusal(small(), file, {80})
+    assert "80 outputs" in text
+    assert load_weights(small(), str(file), {20}) == file
+
+
+@pytest.mark.parametrize("key", HEADS)
+def test_a_classifier_of_imagenet_is_left_out(tmp_path, key):
+    source, target, file = small(0), small(1), tmp_path / "imagenet.pth"
+    torch.save(source.net.state_dict() | {key: torch.zeros(1000, 128)}, file)
+    assert load_weights(target, str(file), {80}) == file
+    assert same(target, source)
+
+
+def test_a_layer_of_eighty_channels_is_no_classifier(tmp_path):
+    file = tmp_path / "inner.pth"
+    torch.save(small().net.state_dict() | {"blocks.9.conv.weight": torch.zeros(80, 4, 1, 1)}, file)
+    assert load_weights(small(), str(file), {80}) == file
+
+
+@pytest.mark.parametrize("name", ["small_conv", "test_vit", "resnet18"])
+def test_an_unknown_tag(name):
+    text = refusal(Backbone(name, 64), "nonsense")
+    assert f"weights 'nonsense' for {name}" in text
+    assert "Allowed" in text
+    assert ("a1_in1k" in text) == (name == "resnet18")
+
+
+def test_the_small_net_has_no_pretrained_weights():
+    assert "neither a file nor a timm tag" in refusal(small(), "pretrained")
+
+
+@pytest.mark.parametrize("message", ["offline\nand more", ""])
+def test_no_network_is_one_line_and_quick(monkeypatch, message):
+    backbone = Backbone("test_vit", 160)
+
+    def fail(*_, **__):
+        raise OSError(message)
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    start = time.monotonic()
+    text = refusal(backbone, "pretrained")
+    assert "cannot fetch the weights of test_vit" in text
+    assert "--weights" in text
+    assert time.monotonic() - start < 5
+
+
+def test_a_tag_fetches_that_variant(monkeypatch):
+    backbone, asked, create = Backbone("test_vit", 160), [], timm.create_model
+
+    def offline(name, pretrained, num_classes):
+        asked.append((name, pretrained))
+        torch.manual_seed(5)
+        return create(name.partition(".")[0], num_classes=num_classes)
+
+    tag = timm.list_pretrained("test_vit.*")[0].partition(".")[2]
+    monkeypatch.setattr(timm, "create_model", offline)
+    assert load_weights(backbone, tag, {80}) is None
+    assert asked == [(f"test_vit.{tag}", True)]
+    torch.manual_seed(5)
+    assert torch.equal(backbone.net.pos_embed, create("test_vit", num_classes=0).pos_embed)
+
+
+def test_positions_are_resized_for_another_image_size(tmp_path):
+    source, file = timm.create_model("test_vit", num_classes=0, img_size=64), tmp_path / "vit.pth"
+    with torch.no_grad():
+        source.pos_embed[:, 1:] = torch.arange(4.0).repeat(4)[None, :, None]  # columns count from left to right
+    torch.save(source.state_dict(), file)
+    target = Backbone("test_vit", 128)
+    load_weights(target, str(file), ())
+    positions = target.net.pos_embed[0, 1:].unflatten(0, (8, 8))
+    assert target.net.pos_embed.shape == (1, 65, 64)
+    assert torch.equal(target.net.pos_embed[0, 0], source.pos_embed[0, 0])
+    assert (positions.diff(dim=1)[:, 1:-1] > 0).all()  # still from left to right
+    torch.testing.assert_close(positions[0], positions[5], rtol=1e-4, atol=1e-4)
+    assert torch.equal(target.net.patch_embed.proj.weight, source.patch_embed.proj.weight)

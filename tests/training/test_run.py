@@ -1,0 +1,234 @@
+"""Whole runs: what they write, that they resume to the bit, and that they read no hidden label."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from mlcil.core.errors import UserError
+from mlcil.data.images import DataSet
+from mlcil.data.protocol import Protocol, Session
+from mlcil.training import prepare
+from mlcil.training import run as run_module
+from mlcil.training.config import make_config
+from mlcil.training.run import run
+
+from .tiny import final_state, outcome, settings
+
+VARIANTS = {
+    "ft": settings("ft"),
+    "joint": settings("joint", epochs=3),
+    "krt": settings("krt"),
+    "krt-r": settings("krt", buffer="2", ema=0.9, clip_norm=5.0),
+    "krt-r strict": settings(
+        "krt", buffer="total:7", options={"exemplar_labels": "stored_only", "width": 16, "pseudo": "fixed"}
+    ),
+    "baseline kd": settings("krt", buffer="2", options={"dpl": False, "ica": False, "kd": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each variant, run without interruption."""
+    base = tmp_path_factory.mktemp("whole")
+    for name, values in VARIANTS.items():
+        run(make_config(values), base / name)
+    return {name: base / name for name in VARIANTS}
+
+
+def assert_same_outcome(one: Path, other: Path) -> None:
+    assert outcome(one) == outcome(other)
+    states = final_state(one), final_state(other)
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_a_run_folder_holds_what_it_should(whole: dict[str, Path]) -> None:
+    folder = whole["krt-r"]
+    results = outcome(folder)
+    assert results["finished"]
+    assert [len(one["classes"]) for one in results["sessions"]] == [3, 5, 7]
+    assert results["last_map"] == results["sessions"][-1]["map"]
+    assert results["average_map"] == pytest.approx(np.mean([one["map"] for one in results["sessions"]]))
+    assert results["ap_matrix"]["classes"] == list("0123456")
+    assert results["sessions"][1]["notes"]["threshold"] > 0
+    assert yaml.safe_load((folder / "config.yaml").read_text())["options"]["width"] == 16
+    launches = json.loads((folder / "environment.json").read_text())["launches"]
+    assert launches[0]["seed"] == 0
+    assert launches[0]["versions"]["torch"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(one["session"], one["epoch"]) for one in lines if "losses" in one] == [
+        (s, e) for s in (1, 2, 3) for e in (1, 2)
+    ]
+    assert set(lines[-2]["losses"]) == {"classification", "token"}
+    assert sorted(path.name for path in folder.glob("session-*/*")) == ["state.safetensors"] * 3
+
+
+def test_joint_is_one_session_of_all_classes(whole: dict[str, Path]) -> None:
+    results = outcome(whole["joint"])
+    assert [len(one["classes"]) for one in results["sessions"]] == [7]
+    last = outcome(whole["ft"])["sessions"][-1]
+    assert results["sessions"][0]["test_images"] == last["test_images"]
+    assert results["sessions"][0]["classes"] == last["classes"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("saves", [1, 4, 9])
+def test_an_interrupted_run_continues_to_the_bit(
+    name: str, saves: int, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = VARIANTS[name] | {"checkpoint_seconds": 0.0}  # a checkpoint at every step
+    count, real = 0, run_module.save_state
+
+    def save_and_die(path: Path, *content: object) -> None:
+        nonlocal count
+        real(path, *content)  # type: ignore[arg-type]
+        count += 1
+        if count % saves == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "save_state", save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_config(values), tmp_path / "run")
+    monkeypatch.setattr(run_module, "save_state", real)
+    run(make_config(values), tmp_path / "run")
+    assert_same_outcome(tmp_path / "run", whole[name])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    expected = [json.loads(line) for line in (whole[name] / "metrics.jsonl").read_text().splitlines()]
+    for one in (*lines, *expected):
+        one.pop("seconds", None)
+    assert lines == expected
+
+
+def test_a_killed_process_continues_to_the_bit(whole: dict[str, Path], tmp_path: Path) -> None:
+    folder, file = tmp_path / "run", tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(VARIANTS["krt-r"] | {"checkpoint_seconds": 0.0, "epochs": 2}))
+    command = [sys.executable, "-m", "mlcil", "run", str(file), "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    give_up = time.monotonic() + 120
+    while not (folder / "session-02" / "progress.safetensors").exists() and time.monotonic() < give_up:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert_same_outcome(folder, whole["krt-r"])
+    assert len(json.loads((folder / "environment.json").read_text())["launches"]) == 2
+
+
+def test_a_finished_run_is_not_computed_again(whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module.SessionTraining, "run", None)
+    before = (whole["krt"] / "results.json").read_bytes()
+    run(make_config(VARIANTS["krt"]), whole["krt"])
+    assert (whole["krt"] / "results.json").read_bytes() == before
+
+
+def test_another_configuration_is_refused_with_the_differing_keys(whole: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"lr: 0\.001 -> 0\.01; options\.width: 16 -> 32"):
+        run(make_config(VARIANTS["krt"], {"lr": 0.01, "width": 32}), whole["krt"])
+    assert outcome(whole["krt"])["finished"]
+
+
+@dataclass(frozen=True, eq=False)
+class PoisonedProtocol(Protocol):
+    """Sessions as they are, every label that a session may not see replaced by noise."""
+
+    truth: DataSet = None  # type: ignore[assignment]
+
+    def _session(self, number: int, first: int, stop: int) -> Session:
+        noise = np.random.default_rng(number).integers(-1, 2, self.truth.train.labels.shape).astype(np.int8)
+        noise[:, first:stop] = self.truth.train.labels[:, first:stop]
+        seen = DataSet(replace(self.truth.train, labels=noise), self.truth.test)
+        return Protocol(seen, self.sizes)._session(number, first, stop)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_hidden_label_is_ever_read(
+    name: str, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = prepare.make_protocol
+
+    def poisoned(data: DataSet, text: str, order: str | None) -> Protocol:
+        made = real(data, text, order)
+        noise = np.random.default_rng(0).integers(-1, 2, made.data.train.labels.shape).astype(np.int8)
+        garbage = DataSet(replace(made.data.train, labels=noise), made.data.test)
+        return PoisonedProtocol(garbage, made.sizes, made.data)
+
+    monkeypatch.setattr(prepare, "make_protocol", poisoned)
+    run(make_config(VARIANTS[name]), tmp_path / "run")
+    assert_same_outcome(tmp_path / "run", whole[name])
+
+
+def test_workers_and_micro_batches_leave_the_data_alone(whole: dict[str, Path], tmp_path: Path) -> None:
+    run(make_config(VARIANTS["ft"], {"workers": 1}), tmp_path / "workers")
+    assert_same_outcome(tmp_path / "workers", whole["ft"])
+
+
+def test_accumulated_gradients_equal_those_of_the_whole_batch(tmp_path: Path) -> None:
+    values = settings("ft", backbone="test_vit", image_size=32, epochs=1)  # no batch statistics in a ViT
+    run(make_config(values), tmp_path / "whole")
+    run(make_config(values, {"micro_batch": 3}), tmp_path / "parts")
+    one, other = final_state(tmp_path / "whole"), final_state(tmp_path / "parts")
+    for key in one:
+        torch.testing.assert_close(one[key], other[key], rtol=1e-3, atol=2e-4)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
+    whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, folder, real = (
+        VARIANTS["krt"] | {"checkpoint_seconds": 0.0},
+        tmp_path / "run",
+        run_module.save_state,
+    )
+
+    def full(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, object]) -> None:
+        if path.parent.name == "session-02" and path.exists():
+            raise UserError(f"cannot write {path}: No space left on device")
+        real(path, tensors, state)
+
+    monkeypatch.setattr(run_module, "save_state", full)
+    with pytest.raises(UserError, match="No space left"):
+        run(make_config(values), folder)
+    monkeypatch.setattr(run_module, "save_state", real)
+    run(make_config(values), folder)
+    assert_same_outcome(folder, whole["krt"])
+
+
+def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"classification loss is not finite: session 1, epoch 1"):
+        run(make_config(settings("ft", base_lr=1e30, weight_decay=0.0)), tmp_path / "run")
+
+
+def test_frozen_stages_computed_once_give_the_same_as_computed_always(tmp_path: Path) -> None:
+    values = settings("krt", freeze_stages=2, augment="none", epochs=1, cache=str(tmp_path / "cache"))
+    plain = run(make_config(values), tmp_path / "plain")
+    reused = run(make_config(values, {"reuse_frozen": True}), tmp_path / "reused")
+    # Stored in half precision, hence close and not equal.
+    for one, other in zip(plain["sessions"], reused["sessions"], strict=True):
+        assert one["map"] == pytest.approx(other["map"], abs=3.0)
+    frozen = [key for key in final_state(tmp_path / "plain") if ".blocks.0." in key or ".blocks.1." in key]
+    states = final_state(tmp_path / "plain"), final_state(tmp_path / "reused")
+    assert frozen
+    assert all(torch.equal(states[0][key], states[1][key]) for key in frozen)
+
+
+def test_reusing_frozen_stages_needs_some(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="set freeze_stages"):
+        run(make_config(settings("ft", reuse_frozen=True)), tmp_path / "run")
+    with pytest.raises(UserError, match="got augment 'crop', expected one of none, flip"):
+        run(make_config(settings("ft", reuse_frozen=True, freeze_stages=1, augment="crop")), tmp_path / "run2")
+
+
+def test_tensorboard_events_are_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run(make_config(settings("ft", epochs=1, tensorboard=True)), tmp_path / "run")
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))

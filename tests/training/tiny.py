@@ -1,0 +1,42 @@
+"""Runs small enough for tests: a few canvases of digits, a small net, a handful of steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+SETTINGS: dict[str, Any] = {
+    "data": "digits:train=48,test=40,size=16",
+    "protocol": "0,1,2|3,4|5,6",
+    "backbone": "small_conv",
+    "image_size": 16,
+    "epochs": 2,
+    "batch_size": 8,
+    "base_lr": 1e-3,
+    "lr": 1e-3,
+    "augment": "flip",
+    "threads": 1,
+}
+KRT = {"width": 16, "heads": 4, "labels_per_image": 2.5}
+
+
+def settings(method: str, **changes: Any) -> dict[str, Any]:
+    """The settings of a tiny run; keyword arguments of either kind win."""
+    return SETTINGS | {"method": method, "options": KRT if method == "krt" else {}} | changes
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """results.json without what depends on the clock."""
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    for session in results["sessions"]:
+        del session["train_seconds"]
+    return results
+
+
+def final_state(folder: Path) -> dict[str, Tensor]:
+    """The tensors after the last session."""
+    return load_file(sorted(folder.glob("session-*/state.safetensors"))[-1])
