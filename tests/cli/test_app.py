@@ -220,7 +220,7 @@ def test_a_bad_image_is_named_or_skipped(mlcil, photographs: Path, tmp_path: Pat
 
 
 def test_a_class_without_training_images_is_named(mlcil, photographs: Path) -> None:  # type: ignore[no-untyped-def]
-    rows = list(csv.reader(photographs.open()))
+    rows = list(csv.reader(photographs.read_text().splitlines()))
     rows[1][1:] = ["pink", "test"]
     with photographs.open("w", newline="") as file:
         csv.writer(file).writerows(rows)

@@ -76,7 +76,7 @@ def run(
     devices: Annotated[int | None, typer.Option(help="GPUs or processes on this machine.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Machines.")] = None,
     strategy: Annotated[str | None, typer.Option(help="auto, ddp or fsdp.")] = None,
-    precision: Annotated[str | None, typer.Option(help="32-true, 16-mixed, bf16-mixed ...")] = None,
+    precision: Annotated[str | None, typer.Option(help="32-true, 16-mixed or bf16-mixed.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that prepare batches.")] = None,
     set_: Annotated[
         list[str] | None,

@@ -47,9 +47,7 @@ class RunSettings:
     clip_norm: float | None = option(None, "largest gradient norm", low=0)
     ema: float | None = option(None, "decay of a running mean of the weights, used as the result", low=0, high=1)
     augment: str = option("randaugment", "training augmentation", choices=AUGMENTATIONS, paper="KRT, section 4.1")
-    precision: str = option(
-        "32-true", "arithmetic", choices=("32-true", "16-mixed", "bf16-mixed", "bf16-true", "64-true")
-    )
+    precision: str = option("32-true", "arithmetic", choices=("32-true", "16-mixed", "bf16-mixed"))
     on_bad_image: str = option("stop", "when an image cannot be read", choices=("stop", "skip"))
     accelerator: str = option("auto", "cpu, cuda, mps or auto", machine=True)
     devices: int = option(1, "processes or GPUs on this machine", low=1, machine=True)
