@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..core.config import about
 from ..data.sources import SOURCES
@@ -15,7 +15,7 @@ from ..training.config import RunSettings
 
 def method_table() -> Table:
     """Every method in a line."""
-    table = Table("name", "what it does", "family", "buffer", "reference", title="methods")
+    table = Table(_key("name"), "what it does", "family", "buffer", "reference", title="methods")
     for name, method in all_methods().items():
         table.add_row(name, method.summary, method.family, method.buffer_use, method.reference)
     return table
@@ -34,14 +34,18 @@ def setting_table() -> Table:
 
 def source_table() -> Table:
     """Every kind of data set, with its options."""
-    table = Table("--data", "what it reads", "options (after a comma, as key=value)", title="data sets")
+    table = Table(_key("--data"), "what it reads", "options (after a comma, as key=value)", title="data sets")
     for source in SOURCES.values():
         table.add_row(source.usage, source.summary, "\n".join(f"{key}: {text}" for key, text in source.options.items()))
     return table
 
 
+def _key(title: str) -> Column:
+    return Column(title, no_wrap=True)  # a name that is cut cannot be typed
+
+
 def _options(config: type[Any], title: str, caption: str) -> Table:
-    table = Table("key", "default", "allowed", "what it does", "paper", title=title, caption=caption)
+    table = Table(_key("key"), "default", "allowed", "what it does", "paper", title=title, caption=caption)
     for field in dataclasses.fields(config):
         one = about(field)
         default = "none" if field.default is None else str(field.default)

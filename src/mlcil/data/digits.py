@@ -81,7 +81,7 @@ def _compose(
 
 def _draw(random: np.random.Generator, choices: list[NDArray[np.uint8]], size: int) -> NDArray[np.uint8]:
     """One canvas (size, size, 3) with one glyph of every choice."""
-    background = random.uniform(20, 235, size=3) * 0.4 + random.uniform(20, 235) * 0.6
+    background = random.uniform(15, 130, size=3) * 0.4 + random.uniform(15, 130) * 0.6
     canvas = _clutter(random, background, size)
     for box, choice in zip(_places(random, len(choices), size), choices, strict=True):
         left, top, side = box
@@ -94,9 +94,8 @@ def _draw(random: np.random.Generator, choices: list[NDArray[np.uint8]], size: i
 
 
 def _pen(random: np.random.Generator, background: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A colour (3,) that stands out: lighter on a dark background, darker on a light one."""
-    direction = 1 if background.mean() < 128 else -1
-    return (background + direction * random.uniform(80, 170, size=3)).clip(0, 255)
+    """A colour (3,) that stands out, as chalk does: lighter than the background."""
+    return (background + random.uniform(80, 170, size=3)).clip(0, 255)
 
 
 def _clutter(random: np.random.Generator, background: NDArray[np.float64], size: int) -> NDArray[np.float32]:

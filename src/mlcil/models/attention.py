@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 TOKEN_STD = 0.02  # truncated-normal start of tokens and positions; authors' code
-LINEAR_STD = 0.01  # normal start of every linear layer of the block; authors' code
+LINEAR_STD = 0.01  # normal start of every linear layer of the block at width 384; authors' code
 MLP_RATIO = 4
 
 
@@ -165,7 +165,9 @@ class IncrementalCrossAttention(nn.Module):
         nn.init.kaiming_normal_(self.projection.weight, mode="fan_out")
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=LINEAR_STD)
+                nn.init.normal_(
+                    module.weight, std=LINEAR_STD * (384 / self.kt.shape[1]) ** 0.5
+                )  # same gain at any width
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
