@@ -33,7 +33,7 @@ class World:
         part = LabelledImages(tuple(str(row) for row in range(IMAGES)), self.labels, classes, "train")
         return make_protocol(DataSet(part, part), text).sessions()
 
-    def make(self, name="krt", budget=None, kind="table", **options):
+    def make(self, name="krt", budget=None, kind=None, **options):
         torch.manual_seed(0)
         method = method_class(name)
         options = {"width": 16, "heads": 4} | options if name == "krt" else options

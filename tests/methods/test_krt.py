@@ -244,7 +244,7 @@ def test_state_round_trip(world, pseudo, finished):
 
 @pytest.mark.parametrize("labels", ["stored_onwards", "stored_only"])
 def test_an_exemplar_that_returns_stands_once_with_all_that_is_known(world, labels):
-    method, session = opened(world, 2, Budget(per_class=3), exemplar_labels=labels)
+    method, session = opened(world, 2, Budget(per_class=8), exemplar_labels=labels)
     full, buffer = method.training_set(session), method.buffer
     assert len(set(full.indices.tolist())) == len(full.indices)
     assert set(full.indices.tolist()) == set(session.indices.tolist()) | set(buffer.indices.tolist())
@@ -282,7 +282,7 @@ def test_the_threshold_is_measured_on_the_sessions_images_alone(world, monkeypat
         return find_threshold(scores, target, start)
 
     monkeypatch.setattr("mlcil.methods.krt.find_threshold", record)
-    method, session = opened(world, 2, Budget(per_class=3))
+    method, session = opened(world, 2, Budget(per_class=8))
     assert len(method.training_set(session).indices) > len(session.indices)
     assert measured == [len(session.indices)]
 

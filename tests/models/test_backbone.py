@@ -87,9 +87,10 @@ def test_freezing_fixes_the_first_stages_alone(name, stages):
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
     features = backbone(images(64, 4))
     features.square().mean().backward()
-    frozen = {key for key, parameter in backbone.named_parameters() if not parameter.requires_grad}
-    taught = {key for key, parameter in backbone.named_parameters() if parameter.grad is not None}
-    every = {key for key, _ in backbone.named_parameters() if not key.startswith("net.head.")}
+    named = {key: one for key, one in backbone.named_parameters() if not key.startswith("net.head.")}
+    frozen = {key for key, parameter in named.items() if not parameter.requires_grad}
+    taught = {key for key, parameter in named.items() if parameter.grad is not None}
+    every = set(named)
     assert bool(frozen) == bool(stages)
     assert not frozen & taught
     assert frozen | taught == every
@@ -120,6 +121,26 @@ def test_frozen_stages_stay_in_evaluation_mode():
     backbone.eval().train()
     norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
     assert [norm.training for norm in norms] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(("name", "stages"), [("small_conv", 2), ("test_efficientnet", 3), ("test_resnet", 2)])
+def test_going_on_from_the_frozen_stages_gives_the_same_map(name, stages):
+    backbone, batch = Backbone(name, 64, freeze_stages=stages).eval(), images(64)
+    assert backbone.prefix_length > 0
+    whole, part = backbone(batch), backbone.prefix(batch)
+    assert not part.requires_grad
+    backbone.starts_at_prefix = True
+    assert torch.equal(backbone(part), whole)
+
+
+def test_a_transformer_has_no_part_to_cut_off():
+    assert Backbone("test_vit", 64, freeze_stages=2).prefix_length == 0
+
+
+def test_what_the_features_do_not_use_is_not_trained():
+    backbone = Backbone("convnext_atto", 64).train()
+    backbone(images(64)).sum().backward()
+    assert all((parameter.grad is not None) == parameter.requires_grad for parameter in backbone.parameters())
 
 
 @pytest.mark.parametrize(("name", "most"), [("small_conv", 4), ("test_resnet", 5), ("test_vit", 7)])

@@ -42,6 +42,21 @@ def test_two_processes_equal_one(name: str, changes: dict[str, object], tmp_path
         )
 
 
+def test_batch_statistics_are_the_same_in_every_process(tmp_path: Path) -> None:
+    # Evaluation mixes the scores of all processes: they must belong to one model, the one that is saved.
+    values = settings("ft", epochs=1, accelerator="cpu", ema=0.5)
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(values))
+    command = [sys.executable, "-m", "mlcil", "run", str(file), "--devices", "2", "--strategy", "ddp"]
+    subprocess.run([*command, "--out", str(tmp_path / "two")], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    whole = outcome(tmp_path / "two")
+    # The last session again, from the checkpoint before it: equal only if all processes had held its very model.
+    last = sorted((tmp_path / "two").glob("session-*"))[-1]
+    (last / "state.safetensors").unlink()
+    subprocess.run([*command, "--out", str(tmp_path / "two")], check=True, timeout=300, stdout=subprocess.DEVNULL)
+    assert outcome(tmp_path / "two") == whole
+
+
 def test_a_refused_folder_ends_every_process(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")

@@ -52,7 +52,14 @@ def test_a_new_folder_holds_what_was_asked(folder):
     assert sorted(path.name for path in folder.path.iterdir()) == [".lock", "config.yaml"]
 
 
+def begin(folder):
+    """Leave what a run leaves once it has learned something."""
+    (folder.path / "session-01").mkdir()
+    (folder.path / "session-01" / "progress.safetensors").touch()
+
+
 def test_the_same_run_is_opened_again_whatever_the_machine(folder):
+    begin(folder)
     folder.close()
     folder.close()  # twice does no harm
     before = (folder.path / "config.yaml").read_bytes()
@@ -62,7 +69,14 @@ def test_the_same_run_is_opened_again_whatever_the_machine(folder):
     again.close()
 
 
+def test_before_anything_is_learned_the_configuration_may_be_corrected(folder):
+    folder.close()
+    folder.open(make_config({"epochs": 4}))
+    assert read_config(folder.path / "config.yaml")["epochs"] == 4
+
+
 def test_another_configuration_is_refused_by_its_keys_and_the_folder_is_free_again(folder):
+    begin(folder)
     folder.close()
     other = RunFolder(folder.path)
     message = refusal(other, make_config({}, {"epochs": 4, "width": 64, "threads": 2}))

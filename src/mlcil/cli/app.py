@@ -35,7 +35,8 @@ def main() -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"mlcil: {text}", file=sys.stderr)
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # several processes of a run say it once
+        print(f"mlcil: {text}", file=sys.stderr)
 
 
 def _version(asked: bool) -> None:
@@ -75,7 +76,7 @@ def run(
     on_bad_image: Annotated[str | None, typer.Option(help="stop, or skip and list it.")] = None,
     devices: Annotated[int | None, typer.Option(help="GPUs or processes on this machine.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Machines.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="auto, ddp or fsdp.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="auto or ddp.")] = None,
     precision: Annotated[str | None, typer.Option(help="32-true, 16-mixed or bf16-mixed.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that prepare batches.")] = None,
     set_: Annotated[

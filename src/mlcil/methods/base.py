@@ -50,8 +50,8 @@ class MethodConfig:
 class Task(NamedTuple):
     """What a method may know of the experiment before it starts."""
 
-    data_kind: str  # "coco", "voc", "table", "digits"
-    total_classes: int
+    benchmark: str | None  # "coco" or "voc" if it is that very data set, else None
+    total_classes: int  # of the whole data set
 
 
 class TrainingSet(NamedTuple):

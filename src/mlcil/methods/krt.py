@@ -166,7 +166,7 @@ class KRT(Method):
         """Old labels to expect per image; None where nothing can be known, and the threshold stays."""
         given = self.config.labels_per_image
         if given is None:
-            given = LABELS_PER_IMAGE.get(self.task.data_kind)
+            given = LABELS_PER_IMAGE.get(self.task.benchmark or "")
         if given is not None:
             return given * session.first / self.task.total_classes  # mu^t; KRT, section 3.2
         # A session of one class says nothing about how often its class falls elsewhere.

@@ -55,6 +55,8 @@ def _load_tag(backbone: Backbone, tag: str) -> None:
     except Exception as error:  # the hub client raises a dozen unrelated types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"cannot fetch the weights of {name}: {reason} Give a local file by --weights") from error
+    configuration: Any = source.pretrained_cfg  # tags of one architecture may differ in normalisation
+    backbone.mean, backbone.std = tuple(configuration["mean"]), tuple(configuration["std"])
     _fill(backbone, source.state_dict(), name)
 
 

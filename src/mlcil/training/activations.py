@@ -7,7 +7,7 @@ session, and for teacher and student alike. Here it is done once per image and v
 from __future__ import annotations
 
 import hashlib
-import os
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..core.files import write_atomically
 from ..data.augmentation import normalise
 from ..data.loading import Batch, sample_seeds
 from ..data.pixels import CachedPixels, MemoryPixels, PixelStore
 from ..models.backbone import Backbone
+from .inference import on_first
 
 FORMAT = 1
 VIEWS = {"none": 1, "flip": 2}  # augmentations that make finitely many views of an image
@@ -60,6 +62,7 @@ def open_activations(
     pixels: PixelStore,
     augment: str,
     folder: Path,
+    limit_bytes: int,
     fabric: Fabric,
     say: Callable[[str], None],
 ) -> ActivationLoader:
@@ -69,6 +72,7 @@ def open_activations(
         pixels: all images of a split.
         augment: "none" for one view, "flip" for two.
         folder: where the activations are kept, by content.
+        limit_bytes: the most that they may take.
 
     Raises:
         UserError: the backbone has no frozen part to cut off, or the augmentation has no finite set of views.
@@ -79,45 +83,54 @@ def open_activations(
         )
     if augment not in VIEWS:
         raise UserError(f"reuse_frozen: got augment {augment!r}, expected one of {', '.join(VIEWS)}")
-    file = folder / f"{_key(backbone, pixels, VIEWS[augment])}.f16.npy"
-    if fabric.global_rank == 0 and not file.exists():
-        _build(backbone.to(fabric.device).eval(), pixels, VIEWS[augment], file, fabric.device, say)
-    fabric.barrier()
+    file = folder / "frozen" / f"{_key(backbone, pixels, VIEWS[augment])}.npy"
+
+    def build() -> None:
+        if not file.exists():
+            _build(backbone.to(fabric.device).eval(), pixels, VIEWS[augment], file, limit_bytes, say)
+
+    on_first(fabric, build)
     return ActivationLoader(np.load(file, mmap_mode="r"))
 
 
 def _build(
-    backbone: Backbone,
-    pixels: PixelStore,
-    views: int,
-    file: Path,
-    device: torch.device,
-    say: Callable[[str], None],
+    backbone: Backbone, pixels: PixelStore, views: int, file: Path, limit_bytes: int, say: Callable[[str], None]
 ) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    kept: np.memmap[tuple[int, ...], np.dtype[np.float16]] | None = None
-    try:
-        for start in range(0, len(pixels), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(pixels)), dtype=np.int64)
-            values = _compute(backbone, pixels[rows], views, device)  # (n, views, C, H, W)
-            if kept is None:
-                shape = (len(pixels), *values.shape[1:])
-                kept = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float16, shape=shape)
-            kept[rows] = values
-            if start // CHUNK % 20 == 0:
-                say(f"frozen stages: {rows[-1] + 1}/{len(pixels)} images")
-        if kept is not None:
-            kept.flush()
-        partial.replace(file)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    chunks = (
+        np.arange(start, min(start + CHUNK, len(pixels)), dtype=np.int64) for start in range(0, len(pixels), CHUNK)
+    )
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as stream:
+            for rows in chunks:
+                values = _compute(backbone, pixels[rows], views)  # (n, views, C, H, W)
+                if rows[0] == 0:
+                    shape = (len(pixels), *values.shape[1:])
+                    _check_size(math.prod(shape) * values.itemsize, limit_bytes)
+                    header = {
+                        "descr": np.lib.format.dtype_to_descr(values.dtype),
+                        "fortran_order": False,
+                        "shape": shape,
+                    }
+                    np.lib.format.write_array_header_2_0(stream, header)
+                stream.write(values.tobytes())
+                if rows[0] // CHUNK % 20 == 0:
+                    say(f"frozen stages: {rows[-1] + 1}/{len(pixels)} images")
+
+    write_atomically(file, write)
+
+
+def _check_size(needed: int, limit_bytes: int) -> None:
+    if needed > limit_bytes:
+        raise UserError(
+            f"reuse_frozen would keep {needed / 1e9:.1f} GB and cache_gb allows {limit_bytes / 1e9:.1f}; "
+            "raise it, freeze more stages, or leave reuse_frozen out"
+        )
 
 
 @torch.inference_mode()
-def _compute(backbone: Backbone, pixels: NDArray[np.uint8], views: int, device: torch.device) -> NDArray[np.float16]:
+def _compute(backbone: Backbone, pixels: NDArray[np.uint8], views: int) -> NDArray[np.float16]:
+    device = next(backbone.parameters()).device
     images = normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), backbone.mean, backbone.std).to(device)
     seen: list[Tensor] = [images, images.flip(3)][:views]
     return torch.stack([backbone.prefix(one) for one in seen], dim=1).half().cpu().numpy()

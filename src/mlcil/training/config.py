@@ -49,10 +49,10 @@ class RunSettings:
     augment: str = option("randaugment", "training augmentation", choices=AUGMENTATIONS, paper="KRT, section 4.1")
     precision: str = option("32-true", "arithmetic", choices=("32-true", "16-mixed", "bf16-mixed"))
     on_bad_image: str = option("stop", "when an image cannot be read", choices=("stop", "skip"))
-    accelerator: str = option("auto", "cpu, cuda, mps or auto", machine=True)
+    accelerator: str = option("auto", "what to compute on", choices=("auto", "cpu", "cuda", "mps"), machine=True)
     devices: int = option(1, "processes or GPUs on this machine", low=1, machine=True)
     nodes: int = option(1, "machines", low=1, machine=True)
-    strategy: str = option("auto", "how devices work together: auto, ddp, fsdp", machine=True)
+    strategy: str = option("auto", "how devices work together", choices=("auto", "ddp"), machine=True)
     threads: int | None = option(None, "threads of one process", low=1, machine=True)
     workers: int = option(0, "processes that prepare batches", low=0, machine=True)
     cache: str | None = option(

@@ -63,6 +63,7 @@ class RunFolder:
         try:
             self._claim()
             self._check_config(config)
+            self._tidy()
         except UserError:
             self.close()
             raise
@@ -87,7 +88,8 @@ class RunFolder:
 
     def _check_config(self, config: RunConfig) -> None:
         stored = self.path / "config.yaml"
-        if stored.exists():
+        # Before the first checkpoint nothing is learned yet: a mistyped command may be corrected.
+        if stored.exists() and any(self.path.glob("session-*/*.safetensors")):
             differing = config.differences(read_config(stored))
             if differing:
                 raise UserError(
@@ -96,6 +98,13 @@ class RunFolder:
                 )
         else:
             write_text(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
+
+    def _tidy(self) -> None:
+        """Remove what a kill left behind."""
+        for orphan in (*self.path.glob(f".*{PARTIAL}"), *self.path.glob(f"session-*/.*{PARTIAL}")):
+            orphan.unlink(missing_ok=True)
+        for number in range(1, self.finished_sessions() + 1):
+            self.progress_file(number).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let another process write."""
@@ -157,8 +166,8 @@ def save_state(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, A
     write_atomically(path, write)
 
 
-def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The inverse of `save_state`.
+def load_state(path: Path, with_tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The inverse of `save_state`; without the tensors it costs nothing.
 
     Raises:
         UserError: the file is damaged.
@@ -168,7 +177,8 @@ def load_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             values = json.loads(file.metadata()["values"])
-            return {name: file.get_tensor(name) for name in file.keys()}, values  # noqa: SIM118
+            names = list(file.keys()) if with_tensors else []
+            return {name: file.get_tensor(name) for name in names}, values
     except Exception as error:
         raise UserError(f"cannot read checkpoint {path}: {error}; delete it to go on from the one before") from error
 

@@ -1,4 +1,4 @@
-"""A function's value on many images: evaluation mode, no augmentation, spread over all processes."""
+"""What all processes of a run do together: inference on many images, and leaving a task to the first of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,24 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..core.errors import UserError
 from ..data.loading import BatchSource, shard
+
+
+def on_first(fabric: Fabric, function: Callable[[], None]) -> None:
+    """Let the first process do something; if it fails by a user's mistake, all of them do.
+
+    A process that ended alone would leave the others waiting for ever.
+    """
+    problem = None
+    if fabric.global_rank == 0:
+        try:
+            function()
+        except UserError as error:
+            problem = str(error)
+    problem = fabric.broadcast(problem)
+    if problem:
+        raise UserError(problem)
 
 
 def infer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -106,7 +107,7 @@ class SessionTraining:
                 torch.manual_seed(derive_seed(settings.seed, self.number, epoch, step, fabric.global_rank))
                 self._step(parts, sums)
                 position.step, position.seconds = step + 1, spent + time.monotonic() - began
-                hooks.on_step(position, (epoch + position.step / len(plan)) / self.epochs)
+                hooks.on_step(position, self.part_done(position))
                 is_last = position.step == len(plan)
                 if position.step % CHECK_EVERY == 0 or is_last:
                     self._check(sums, position)
@@ -120,8 +121,16 @@ class SessionTraining:
                 saved_at = time.monotonic()
         if self.average is not None:
             self.average.copy_to(method.tagger)
+        if fabric.world_size > 1:  # batch statistics differ between processes; the first one's count
+            for value in method.tagger.state_dict().values():
+                torch.distributed.broadcast(value, src=0)
         method.student = method.tagger
         return position
+
+    def part_done(self, position: Position) -> float:
+        """How much of the session's training is behind at a position, 0 to 1."""
+        steps = -(-len(self.training.indices) // self.settings.batch_size)
+        return (position.epoch + position.step / steps) / self.epochs
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's and the average's tensors."""
@@ -175,7 +184,7 @@ class SessionTraining:
             self.average.update(self.method.tagger)
 
     def _check(self, sums: dict[str, Tensor], position: Position) -> None:
-        bad = [name for name, value in sums.items() if not torch.isfinite(value)]
+        bad = [name for name, value in self._total(sums).items() if not math.isfinite(value)]
         if bad:
             first = max(0, position.step - CHECK_EVERY)
             raise UserError(

@@ -23,6 +23,8 @@ from ..models.backbone import Backbone
 from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
 
+BENCHMARK_CLASSES = {"coco": 80, "voc": 20}  # a classifier of so many outputs knows the benchmark's labels
+
 
 class Data(NamedTuple):
     """The data of a run.
@@ -31,12 +33,14 @@ class Data(NamedTuple):
         protocol: the sessions.
         train, test: the pixels of all training and all test images.
         bad_images: one line for each image that cannot be read; they take no part.
+        total_classes: of the data set, in the protocol or not.
     """
 
     protocol: Protocol
     train: PixelStore
     test: PixelStore
     bad_images: list[str]
+    total_classes: int
 
 
 def prepare_data(settings: RunSettings, say: Callable[[str], None]) -> Data:
@@ -53,7 +57,10 @@ def prepare_data(settings: RunSettings, say: Callable[[str], None]) -> Data:
     protocol = make_protocol(data, settings.protocol, settings.order)
     if method_class(settings.method).is_joint:
         protocol = replace(protocol, sizes=(sum(protocol.sizes),))
-    return Data(protocol, train.store, test.store, bad)
+    if not len(protocol.test_rows(protocol.sizes[0])):
+        names = ", ".join(protocol.classes[: protocol.sizes[0]][:5])
+        raise UserError(f"no test image shows any class of the first session ({names}); nothing could be measured")
+    return Data(protocol, train.store, test.store, bad, len(data.train.classes))
 
 
 def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None]:
@@ -68,8 +75,11 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     settings = config.settings
     torch.manual_seed(derive_seed(settings.seed))
     backbone = Backbone(settings.backbone, settings.image_size, settings.freeze_stages)
-    file = load_weights(backbone, settings.weights, {classes})
-    task = Task(settings.data.partition(":")[0], classes)
+    kind = settings.data.partition(":")[0]
+    known = BENCHMARK_CLASSES.values() if kind in BENCHMARK_CLASSES else ()  # COCO's labels include VOC's
+    file = load_weights(backbone, settings.weights, {classes, *known})
+    benchmark = kind if BENCHMARK_CLASSES.get(kind) == classes else None
+    task = Task(benchmark, classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
     return method, file
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
-from ..core.errors import UserError
 from ..core.files import sha256_of, write_json
 from ..core.randomness import derive_seed
 from ..data.augmentation import make_augmentation
@@ -24,7 +23,7 @@ from ..methods.base import State
 from .activations import open_activations
 from .config import RunConfig
 from .folder import RunFolder, load_state, save_state
-from .inference import infer
+from .inference import infer, on_first
 from .loop import Hooks, Position, SessionTraining
 from .prepare import cache_folder, prepare_data, prepare_method
 from .progress import Reporter
@@ -71,22 +70,10 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[st
     fabric.launch()
     folder = RunFolder(out)
     try:
-        _open_folder(folder, config, fabric)
+        on_first(fabric, lambda: folder.open(config))
         return _Run(config, folder, fabric, console or Console(quiet=True)).execute()
     finally:
         folder.close()
-
-
-def _open_folder(folder: RunFolder, config: RunConfig, fabric: Fabric) -> None:
-    problem = None
-    if fabric.global_rank == 0:
-        try:
-            folder.open(config)
-        except UserError as error:
-            problem = str(error)
-    problem = fabric.broadcast(problem)  # else the other processes would wait for ever
-    if problem:
-        raise UserError(problem)
 
 
 class _Run:
@@ -99,7 +86,7 @@ class _Run:
         self.data = prepare_data(self.settings, self.reporter.say)
         self.sessions = self.data.protocol.sessions()
         self.reporter.work = [len(one.indices) * self._epochs(one) for one in self.sessions]
-        self.method, self.weight_file = prepare_method(config, len(self.data.protocol.classes))
+        self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.method.tagger.to(fabric.device)
         self.loader, self.test_loader = self._loaders()
         self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
@@ -109,8 +96,9 @@ class _Run:
         settings, backbone = self.settings, self.method.tagger.backbone
         if settings.reuse_frozen:
             folder, say = cache_folder(settings) or self.folder.path, self.reporter.say
-            train = open_activations(backbone, self.data.train, settings.augment, folder, self.fabric, say)
-            test = open_activations(backbone, self.data.test, "none", folder, self.fabric, say)
+            limit = int(settings.cache_gb * 1e9)
+            train = open_activations(backbone, self.data.train, settings.augment, folder, limit, self.fabric, say)
+            test = open_activations(backbone, self.data.test, "none", folder, limit, self.fabric, say)
             backbone.starts_at_prefix = True
             return train, test
         transform = make_augmentation(settings.augment)
@@ -122,8 +110,8 @@ class _Run:
     def execute(self) -> dict[str, Any]:
         """Do what is left to do."""
         position, saved = self._restore()
-        if self.is_writer and len(self.results) < len(self.sessions):
-            self.folder.log_environment(self._facts())
+        if len(self.results) < len(self.sessions):
+            on_first(self.fabric, lambda: self.folder.log_environment(self._facts()))
         try:
             for session in self.sessions[len(self.results) :]:
                 self._session(session, position, saved)
@@ -140,35 +128,35 @@ class _Run:
             method.before_session(session, self._infer)
         training = method.training_set(session)
         loop = SessionTraining(method, session.number, training, self.settings, self.fabric, self.loader, saved)
-        done = 0.0 if position is None else position.epoch / loop.epochs
+        done = 0.0 if position is None else loop.part_done(position)
         self.reporter.session(session.number, session.new_classes, len(training.indices), loop.epochs, done)
         position = loop.run(self._hooks(session, loop.epochs), position)
         method.after_session(session, self._infer)
         result = self._evaluate(session, len(training.indices), position.seconds)
         self.results.append(result)
-        if self.is_writer:
-            self.folder.log({"session": session.number, "epoch": loop.epochs, "map": result.map})
-            state = method.state()
-            values = state.values | {"result": asdict(result)}
-            save_state(self.folder.state_file(session.number), state.tensors, values)
-            self.folder.progress_file(session.number).unlink(missing_ok=True)
-            self._write_results()
+        on_first(self.fabric, lambda: self._keep(session, result, loop.epochs))
         self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
         self.reporter.result(result)
 
+    def _keep(self, session: Session, result: SessionResult, epochs: int) -> None:
+        self.folder.log({"session": session.number, "epoch": epochs, "map": result.map})
+        state = self.method.state()
+        values = state.values | {"result": asdict(result)}
+        save_state(self.folder.state_file(session.number), state.tensors, values)
+        self.folder.progress_file(session.number).unlink(missing_ok=True)
+        self._write_results()
+
     def _hooks(self, session: Session, epochs: int) -> Hooks:
         def on_epoch(record: dict[str, Any]) -> None:
-            if self.is_writer:
-                self.folder.log(record)
-                self.reporter.epoch(record, epochs)
+            on_first(self.fabric, lambda: self.folder.log(record))
+            self.reporter.epoch(record, epochs)
             done = sum(self._epochs(one) for one in self.sessions[: session.number - 1]) + record["epoch"]
             self.scalars.write("loss", record["losses"], done)
 
         def save(position: Position, tensors: dict[str, Tensor]) -> None:
-            if self.is_writer:
-                state = self.method.state()
-                values = state.values | {"position": asdict(position)}
-                save_state(self.folder.progress_file(session.number), tensors | state.tensors, values)
+            file, state = self.folder.progress_file(session.number), self.method.state()
+            values = state.values | {"position": asdict(position)}
+            on_first(self.fabric, lambda: save_state(file, tensors | state.tensors, values))
 
         return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
 
@@ -202,7 +190,7 @@ class _Run:
         """Load the newest state, whether within a session or at the end of one."""
         finished = min(self.folder.finished_sessions(), len(self.sessions))
         for number in range(1, finished + 1):
-            tensors, values = load_state(self.folder.state_file(number))
+            tensors, values = load_state(self.folder.state_file(number), with_tensors=number == finished)
             self.results.append(session_from_dict(values["result"]))
         file = self.folder.progress_file(finished + 1)
         position = None
@@ -215,9 +203,8 @@ class _Run:
             if self.method.teacher is not None:
                 self.method.teacher.to(self.fabric.device)
             self.reporter.say(f"continuing {self.folder.path} after session {finished}")
-        if self.is_writer:
-            self.folder.forget_metrics(finished + 1, position.epoch + 1 if position else 0)
-        self.fabric.barrier()
+        epoch = position.epoch + 1 if position else 0
+        on_first(self.fabric, lambda: self.folder.forget_metrics(finished + 1, epoch))
         return position, tensors if position else {}
 
     def _write_results(self) -> dict[str, Any]:

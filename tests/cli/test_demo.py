@@ -1,0 +1,16 @@
+"""The demo shows what it says: forgetting, and its cure."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from mlcil.cli.demo import run_demo
+from mlcil.evaluation.results import load_results
+
+
+def test_krt_stands_well_above_fine_tuning_and_below_joint_training(tmp_path: Path) -> None:
+    page = run_demo(tmp_path, Console(quiet=True))
+    last = {name: load_results(tmp_path / name)["last_map"] for name in ("ft", "krt", "joint")}
+    assert last["krt"] >= last["ft"] + 20
+    assert last["joint"] > last["krt"]
+    assert all(f"{value:.1f}" in page.read_text() for value in last.values())
