@@ -39,6 +39,13 @@ def _complain(text: str) -> None:
         print(f"mlcil: {text}", file=sys.stderr)
 
 
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=140)  # files have no edge
+
+
 def _version(asked: bool) -> None:
     if asked:
         from .. import __version__
@@ -107,8 +114,6 @@ def run(
         "workers": workers,
     }
     changes = {key: value for key, value in given.items() if value is not None} | _assignments(set_ or [])
-    from rich.console import Console
-
     from ..reports.table import run_table
     from ..training.config import make_config, read_config
     from ..training.run import run as execute
@@ -116,7 +121,7 @@ def run(
     values = {} if config is None else read_config(config)
     made = make_config(values, changes, "settings" if config is None else str(config))
     out = out or _default_folder(made.settings)
-    console = Console()
+    console = _console()
     results = execute(made, out, console)
     if os.environ.get("LOCAL_RANK", "0") == "0":  # further processes of the same run stay silent
         console.print(run_table(results))
@@ -140,31 +145,25 @@ def _default_folder(settings: Any) -> Path:
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="Show this method's options.")] = None) -> None:
     """List the methods, or the options of one."""
-    from rich.console import Console
-
     from .listings import method_options, method_table
 
-    Console().print(method_table() if name is None else method_options(name))
+    _console().print(method_table() if name is None else method_options(name))
 
 
 @app.command()
 def settings() -> None:
     """List the settings that every run has."""
-    from rich.console import Console
-
     from .listings import setting_table
 
-    Console().print(setting_table())
+    _console().print(setting_table())
 
 
 @app.command()
 def datasets() -> None:
     """List the kinds of data sets and how to name one."""
-    from rich.console import Console
-
     from .listings import source_table
 
-    Console().print(source_table())
+    _console().print(source_table())
 
 
 @app.command()
@@ -174,8 +173,6 @@ def show(
     markdown: Annotated[bool, typer.Option(help="Print the comparison as Markdown instead.")] = False,
 ) -> None:
     """Print the table of a run, or compare several."""
-    from rich.console import Console
-
     from ..evaluation.results import load_results
     from ..reports.page import write_page
     from ..reports.table import comparison_table, run_table, to_markdown
@@ -184,7 +181,7 @@ def show(
     if markdown:
         print(to_markdown(results))
     else:
-        Console().print(run_table(results[0]) if len(results) == 1 else comparison_table(results))
+        _console().print(run_table(results[0]) if len(results) == 1 else comparison_table(results))
     if page is not None:
         names = ", ".join(str(one) for one in runs)
         print(write_page(results, page, "mlcil runs", f"The runs {names}."))
@@ -195,8 +192,6 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the demo's runs and page.")] = Path("runs/demo"),
 ) -> None:
     """See forgetting and its cure on handwritten digits: three runs, a table and a page, in about two minutes."""
-    from rich.console import Console
-
     from .demo import run_demo
 
-    run_demo(out, Console())
+    run_demo(out, _console())

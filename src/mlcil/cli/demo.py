@@ -14,7 +14,7 @@ from ..training.run import run
 
 SETTINGS = {
     "data": "digits:train=2000,test=600,size=32",
-    "protocol": "B4-C2",
+    "protocol": "B6-C2",
     "backbone": "small_conv",
     "image_size": 32,
     "base_epochs": 12,
@@ -50,7 +50,7 @@ def run_demo(out: Path, console: Console) -> Path:
 
 def _explain(last: dict[str, float]) -> str:
     return (
-        "After four digits, two more arrive per session, with images labelled for these two only; fine-tuning (ft) "
+        "After six digits, two more arrive per session, with images labelled for these two only; fine-tuning (ft) "
         f"takes the unlabelled old digits for absent and forgets them, ending at {last['ft']:.1f} mAP over all ten. "
         "KRT lets the old model restore the missing labels and holds its knowledge in place, ending at "
         f"{last['krt']:.1f}; training on all labels at once (joint) reaches {last['joint']:.1f}."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +30,7 @@ class Comparison(NamedTuple):
 
 def run_table(results: Results) -> Table:
     """One run, session by session, with its average and last mAP below."""
-    table = Table(title=Text(_title(results)), title_justify="left", show_footer=False)
+    table = Table(title=Text(_title(results)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("session", "new classes", "seen", "images"):
         table.add_column(heading, justify="left" if heading == "new classes" else "right")
     for heading in ("mAP", "CF1@0.8", "OF1@0.8", "forgetting", "BWT", "seconds"):
@@ -49,7 +50,7 @@ def comparison_table(results: Sequence[Results]) -> Table:
         UserError: there is no run.
     """
     headings, rows = compare(results)
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="right" if index else "left")
     for row in rows:
@@ -81,7 +82,7 @@ def compare(results: Sequence[Results]) -> Comparison:
     if not results:
         raise UserError("there is no run to compare: name at least one finished or started run")
     steps = class_counts(results)
-    has_buffer = any("buffer" in run for run in results)
+    has_buffer = any(run.get("buffer", "0") != "0" for run in results)
     headings = ["method", *(["buffer"] if has_buffer else []), *(f"{count} classes" for count in steps)]
     headings += ["average", "last", "CF1@0.8", "OF1@0.8", "forgetting"]
     names = run_names(results)
