@@ -94,7 +94,7 @@ def test_class_orders():
     [
         ("cat,dog", "must name every class, it lacks: owl"),
         ("cat,dog,owl,cat", "must name a class once, it repeats: cat"),
-        ("cat,dog,owll", "unknown class in the class order: 'owll'; did you mean 'owl'"),
+        ("cat,dog,owll", "unknown class in the class order: 'owll', did you mean 'owl'"),
         ("shuffle:x", "expected shuffle:SEED"),
         ("shuffle:", "expected shuffle:SEED"),
         ("shuffle:-1", "expected shuffle:SEED"),
@@ -143,7 +143,7 @@ def test_class_lists_fix_order_and_leave_out_the_rest():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cat|catt", "unknown class in the protocol: 'catt'; did you mean 'cat'"),
+        ("cat|catt", "unknown class in the protocol: 'catt', did you mean 'cat'"),
         ("cat|dog,cat", "must name a class once, it repeats: cat"),
         ("cat||dog", "has an empty class name or session"),
         ("cat,|dog", "has an empty class name or session"),

@@ -74,13 +74,13 @@ def test_digits_for_real():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("cocoo:x", "unknown data set 'cocoo'; did you mean 'coco'"),
+        ("cocoo:x", "unknown data set 'cocoo', did you mean 'coco'"),
         ("", "unknown data set ''"),
         ("coco", "lacks its path, expected coco:PATH"),
         ("table:", "lacks its path, expected table:FILE"),
-        ("coco:x,yaer=2017", "unknown option of coco 'yaer'; did you mean 'year'"),
+        ("coco:x,yaer=2017", "unknown option of coco 'yaer', did you mean 'year'"),
         ("coco:x,year=2014,yaer=2017", "unknown option of coco 'yaer'"),
-        ("digits:trian=3", "unknown option of digits 'trian'; did you mean 'train'"),
+        ("digits:trian=3", "unknown option of digits 'trian', did you mean 'train'"),
         ("digits:400", "got '400' after digits:, expected options: train, test, size, seed"),
         ("digits:train=many", "got 'many' for option train of digits, expected a whole number"),
         ("digits:train=3,5", "got '3,5' for option train of digits"),

@@ -125,7 +125,7 @@ def test_mistakes_name_their_place(tmp_path, text, message):
 
 @pytest.mark.parametrize("option", ["path", "labels", "split"])
 def test_unknown_columns(tmp_path, option):
-    with pytest.raises(UserError, match="'catt'; did you mean 'cat'"):
+    with pytest.raises(UserError, match="'catt', did you mean 'cat'"):
         read_table(write(tmp_path, ROWS), **{option: "catt"})
 
 
