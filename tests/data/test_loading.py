@@ -87,7 +87,7 @@ def test_batches_hold_normalised_images_labels_and_rows():
 
 def test_an_empty_part_gives_an_empty_batch():
     loader = BatchLoader(store(), MEAN, STD, make_augmentation("randaugment"))
-    (batch,) = loader.batches([np.empty(0, np.int64)], np.arange(4), labels(4), (1,))
+    (batch,) = loader.batches([np.empty(0, np.int64)], np.arange(4), labels(4), [(1,)])
     assert batch.images.shape == (0, 3, 16, 16)
     assert batch.labels.shape == (0, 3)
     assert batch.indices.shape == (0,)
@@ -97,7 +97,8 @@ def test_augmentation_follows_the_row_not_the_batch():
     loader = BatchLoader(store(), MEAN, STD, make_augmentation("randaugment"))
 
     def images_by_row(batch_size: int, rows: np.ndarray, key: tuple[int, ...]) -> dict[int, torch.Tensor]:
-        batches = loader.batches(plan_epoch(len(rows), batch_size, 0, 0, 0), rows, labels(len(rows)), key)
+        parts = plan_epoch(len(rows), batch_size, 0, 0, 0)
+        batches = loader.batches(parts, rows, labels(len(rows)), [key] * len(parts))
         return {int(row): image for b in batches for row, image in zip(b.indices, b.images, strict=True)}
 
     whole, some = images_by_row(7, np.arange(20), (1, 2)), images_by_row(3, np.arange(5, 15), (1, 2))
@@ -114,7 +115,7 @@ def run(workers: int) -> tuple[list[Batch], torch.Tensor]:
     for epoch in range(3):
         parts = plan_epoch(18, 4, 0, 0, epoch)
         wanted = 2 if epoch == 1 else len(parts)
-        seen += itertools.islice(loader.batches(parts, rows, marks, (0, epoch)), wanted)
+        seen += itertools.islice(loader.batches(parts, rows, marks, [(0, epoch)] * len(parts)), wanted)
     return seen, torch.get_rng_state()
 
 

@@ -52,6 +52,14 @@ def option(
     return dataclasses.field(default=default, metadata={"about": about})
 
 
+def with_default(config: type, name: str, default: Any, choices: Sequence[str] | None = None) -> Any:
+    """The option `name` of another configuration again, with another default and perhaps fewer choices."""
+    known = about(next(field for field in dataclasses.fields(config) if field.name == name))
+    if choices is not None:
+        known = dataclasses.replace(known, choices=tuple(choices))
+    return dataclasses.field(default=default, metadata={"about": known})
+
+
 def build(config: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make a `config` from plain values, as they come from YAML or `--set key=value`.
 

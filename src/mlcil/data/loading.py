@@ -25,11 +25,31 @@ class Batch:
         images: float32 (B, 3, H, W), normalised.
         labels: int8 (B, K): 1 present, 0 absent, -1 unknown.
         indices: int64 (B,): each image's row in the whole training set.
+        replay: further images drawn from a memory for this step, one batch per draw.
     """
 
     images: Tensor
     labels: Tensor
     indices: Tensor
+    replay: tuple[Batch, ...] = ()
+
+    def joined(self) -> Batch:
+        """The batch and all its draws as one."""
+        if not self.replay:
+            return self
+        parts = (self, *self.replay)
+        return Batch(
+            torch.cat([one.images for one in parts]),
+            torch.cat([one.labels for one in parts]),
+            torch.cat([one.indices for one in parts]),
+        )
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        images, labels, indices = (
+            one.to(device, non_blocking=True) for one in (self.images, self.labels, self.indices)
+        )
+        return Batch(images, labels, indices, tuple(one.to(device) for one in self.replay))
 
 
 def plan_epoch(
@@ -75,7 +95,7 @@ class BatchSource(Protocol):
         parts: Sequence[NDArray[np.int64]],
         indices: NDArray[np.int64],
         labels: NDArray[np.int8],
-        seed_key: tuple[int, ...] | None,
+        seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
         """Yield one batch per part."""
         ...
@@ -112,7 +132,7 @@ class BatchLoader:
         parts: Sequence[NDArray[np.int64]],
         indices: NDArray[np.int64],
         labels: NDArray[np.int8],
-        seed_key: tuple[int, ...] | None,
+        seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
         """Yield one batch per part. Only one such iteration can be under way: a new one ends the old.
 
@@ -120,12 +140,13 @@ class BatchLoader:
             parts: for each batch, the positions (B,) of its images in `indices` and `labels`.
             indices: (N,) rows of the store.
             labels: (N, K).
-            seed_key: with an image's row it decides that image's augmentation; None means no augmentation.
+            seed_keys: one per part; with an image's row it decides that image's augmentation. None: no augmentation.
 
         Raises:
             BadImage: a file cannot be decoded.
         """
-        jobs = [_job(indices[part], seed_key) for part in parts]
+        keys: Sequence[tuple[int, ...] | None] = seed_keys or [None] * len(parts)
+        jobs = [_job(indices[part], key) for part, key in zip(parts, keys, strict=True)]
         self._agenda.jobs = jobs
         for part, job, images in zip(parts, jobs, self._loader, strict=True):
             if isinstance(images, BadImage):

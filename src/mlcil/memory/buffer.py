@@ -16,6 +16,21 @@ from ..core.errors import UserError
 from ..data.images import PRESENT, UNKNOWN
 from ..data.protocol import Session
 from .herding import herd
+from .stream import Policy, Stock, balanced, partitioning_reservoir, reservoir
+
+Features = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+Choice = Callable[[NDArray[np.float32], int, np.random.Generator], NDArray[np.int64]]
+Taken = NDArray[np.int64]
+
+
+def by_herding(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose so that the mean of the chosen follows the mean of all."""
+    return herd(points, count)
+
+
+def by_chance(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose at random."""
+    return rng.permutation(len(points))[:count]
 
 
 @dataclass(frozen=True)
@@ -44,22 +59,23 @@ class Budget:
         return [share + (column < rest) for column in range(classes)]
 
 
-class ExemplarBuffer:
-    """Exemplars chosen by herding, class by class.
+class Memory:
+    """Images that are kept, and what is known of each; the ways of choosing them are below.
 
     Attributes:
+        budget: how many images may be kept.
         indices: int64 (n,), rows of the training set, each once.
         labels: int8 (n, K): what is known of each exemplar, -1 elsewhere.
 
     Arguments:
-        budget: how many images may be kept.
         label_onwards: whether classes defined after an exemplar was stored are annotated on it as well
             ("stored_onwards", the authors' code) or stay unknown ("stored_only").
     """
 
+    is_streaming = False  # whether `observe` takes images while a session trains
+
     def __init__(self, budget: Budget, label_onwards: bool = True) -> None:
         self.budget, self.label_onwards = budget, label_onwards
-        self.chosen: list[NDArray[np.int64]] = []  # per class, in the order of herding
         self.indices: NDArray[np.int64] = np.empty(0, np.int64)
         self.labels: NDArray[np.int8] = np.empty((0, 0), np.int8)
 
@@ -73,17 +89,53 @@ class ExemplarBuffer:
             new = session.annotate(self.indices)
         self.labels = np.concatenate([self.labels.reshape(len(self), session.first), new], axis=1)
 
-    def close_session(self, session: Session, features: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> None:
-        """Choose exemplars of the session's classes and trim the others to their share.
+    def observe(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> Taken:
+        """Look at a batch that is about to be trained on; only streaming memories take any of it."""
+        return np.empty(0, np.int64)
+
+    def present(self) -> NDArray[np.int64]:
+        """The rows that can be drawn at this moment of the session."""
+        return self.indices
+
+    def close_session(self, session: Session, features: Features, rng: np.random.Generator) -> None:
+        """Choose among the session's images and let others go, within the budget.
 
         Arguments:
             features: from rows of the training set to their features (n, C), by the model just trained.
         """
+        raise NotImplementedError
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that is kept, as tensors and plain values."""
+        return {"indices": torch.from_numpy(self.indices), "labels": torch.from_numpy(self.labels)}, {}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.indices, self.labels = tensors["indices"].numpy(), tensors["labels"].numpy()
+
+
+class ExemplarBuffer(Memory):
+    """Exemplars chosen class by class when a session ends.
+
+    Arguments:
+        choose: from the features (n, C) of a class's images and a number to the rows to keep, best first.
+        needs_features: False where `choose` only looks at how many there are.
+    """
+
+    def __init__(
+        self, budget: Budget, label_onwards: bool = True, choose: Choice = by_herding, needs_features: bool = True
+    ) -> None:
+        super().__init__(budget, label_onwards)
+        self.choose, self.needs_features = choose, needs_features
+        self.chosen: list[NDArray[np.int64]] = []  # per class, best first
+
+    def close_session(self, session: Session, features: Features, rng: np.random.Generator) -> None:
+        """Choose exemplars of the session's classes and trim the others to their share."""
         quotas = self.budget.quotas(session.stop)
-        points = features(session.indices)
+        points = features(session.indices) if self.needs_features else np.empty((len(session.indices), 0), np.float32)
         for column in range(session.first, session.stop):
             rows = np.flatnonzero(session.labels[:, column] == PRESENT)
-            self.chosen.append(session.indices[rows[herd(points[rows], quotas[column])]])
+            self.chosen.append(session.indices[rows[self.choose(points[rows], quotas[column], rng)]])
         self.chosen = [one[:quota] for one, quota in zip(self.chosen, quotas, strict=True)]
         self._keep(session)
 
@@ -102,16 +154,81 @@ class ExemplarBuffer:
         self.indices, self.labels = np.array(wanted, np.int64), labels
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything the buffer holds, as tensors and plain values."""
-        tensors = {
-            "indices": torch.from_numpy(self.indices),
-            "labels": torch.from_numpy(self.labels),
-            "chosen": torch.from_numpy(np.concatenate([*self.chosen, np.empty(0, np.int64)])),
-        }
-        return tensors, {"chosen_per_class": [len(one) for one in self.chosen]}
+        """Everything that is kept, with the choice of each class."""
+        tensors, _ = super().state()
+        chosen = np.concatenate([*self.chosen, np.empty(0, np.int64)])
+        return tensors | {"chosen": torch.from_numpy(chosen)}, {"chosen_per_class": [len(one) for one in self.chosen]}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        self.indices, self.labels = tensors["indices"].numpy(), tensors["labels"].numpy()
+        super().load_state(tensors, values)
         ends = np.cumsum(values["chosen_per_class"], dtype=np.int64)[:-1]
         self.chosen = list(np.split(tensors["chosen"].numpy(), ends)) if values["chosen_per_class"] else []
+
+
+class StreamBuffer(Memory):
+    """A memory filled image by image while a session trains, by labels alone.
+
+    What a session takes becomes part of the saved state when it ends. Until then it follows from the
+    state at the session's start and the order of its batches, so a resumed run finds it again.
+
+    Arguments:
+        policy: which image of the stream to take, and which to let go for it.
+    """
+
+    is_streaming = True
+
+    def __init__(self, budget: Budget, label_onwards: bool, policy: Policy) -> None:
+        super().__init__(budget, label_onwards)
+        self.policy = policy
+        self.counts: NDArray[np.int64] = np.empty(0, np.int64)  # (K,) positives that the stream has shown
+        self.seen = 0  # images that the stream has shown
+        self._live: Stock | None = None
+
+    def open_session(self, session: Session) -> None:
+        """Widen labels and counts by the session's new classes."""
+        super().open_session(session)
+        self.counts = np.concatenate([self.counts, np.zeros(session.stop - session.first, np.int64)])
+
+    def observe(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> Taken:
+        """Offer a batch to the memory."""
+        capacity = self.budget.total or self.budget.per_class * len(self.counts)
+        return self.policy(self._stock(), indices, labels, capacity, rng)
+
+    def present(self) -> NDArray[np.int64]:
+        """The rows that can be drawn at this moment of the session."""
+        return self._stock().indices
+
+    def close_session(self, session: Session, features: Features, rng: np.random.Generator) -> None:
+        """Keep what the session's stream has left in the memory."""
+        stock = self._stock()
+        self.indices, self.labels, self.counts, self.seen = stock.indices, stock.labels, stock.counts, stock.seen
+        self._live = None
+
+    def _stock(self) -> Stock:
+        if self._live is None:
+            self._live = Stock(self.indices.copy(), self.labels.copy(), self.counts.copy(), self.seen)
+        return self._live
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The memory as it was when the session began, or ended."""
+        tensors, _ = super().state()
+        return tensors | {"counts": torch.from_numpy(self.counts)}, {"seen": self.seen}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        super().load_state(tensors, values)
+        self.counts, self.seen = tensors["counts"].numpy(), values["seen"]
+
+
+SELECTIONS = ("herding", "random", "reservoir", "prs", "ocdm")
+
+
+def make_memory(selection: str, budget: Budget, label_onwards: bool) -> Memory:
+    """The memory of that way to choose, one of `SELECTIONS`."""
+    if selection == "herding":
+        return ExemplarBuffer(budget, label_onwards)
+    if selection == "random":
+        return ExemplarBuffer(budget, label_onwards, by_chance, needs_features=False)
+    policies = {"reservoir": reservoir, "prs": partitioning_reservoir, "ocdm": balanced}
+    return StreamBuffer(budget, label_onwards, policies[selection])

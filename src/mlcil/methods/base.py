@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,20 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.config import option
-from ..core.errors import UserError
-from ..data.images import UNKNOWN
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.asymmetric import asymmetric_loss
-from ..memory.buffer import Budget, ExemplarBuffer
+from ..memory.buffer import Budget
 from ..models.backbone import Backbone
-from ..models.tagger import AttentionShape, Output, Tagger
+from ..models.tagger import Output, Tagger
 
 LOSS_SCALE = 64.0  # published weights belong to losses summed over a batch of 64; the loop multiplies by it
-
-Inference = Callable[[Callable[[Tensor], Tensor], NDArray[np.int64]], NDArray[np.float32]]
-"""From a function of a batch of images (B, 3, H, W) -> (B, ...) and rows of the training set (n,) to its
-values on those images, un-augmented, (n, ...). Models are in evaluation mode and without gradients."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +33,6 @@ class MethodConfig:
         choices=("negative", "ignore"),
         paper="KRT, section 3.1",
     )
-    exemplar_labels: str = option(
-        "stored_onwards",
-        "classes annotated on an exemplar: from the session that stored it onwards, or that session's only",
-        choices=("stored_onwards", "stored_only"),
-        paper="KRT, section 1",
-    )
 
 
 class Task(NamedTuple):
@@ -55,10 +43,22 @@ class Task(NamedTuple):
 
 
 class TrainingSet(NamedTuple):
-    """What an epoch goes over: rows of the training set (N,) and their labels (N, K)."""
+    """What a session trains on.
+
+    Attributes:
+        indices: int64 (N,), rows of the whole training set.
+        labels: int8 (N, K).
+        epoch_size: an epoch goes over so many rows, from the first; the others are there for replay. None: all.
+    """
 
     indices: NDArray[np.int64]
     labels: NDArray[np.int8]
+    epoch_size: int | None = None
+
+    @property
+    def shown(self) -> int:
+        """Images that an epoch goes over."""
+        return len(self.indices) if self.epoch_size is None else self.epoch_size
 
 
 class State(NamedTuple):
@@ -68,40 +68,53 @@ class State(NamedTuple):
     values: dict[str, Any]
 
 
+class Inference(Protocol):
+    """Computing on training images outside of training: un-augmented, in evaluation mode, over all processes."""
+
+    def __call__(self, function: Callable[[Tensor], Tensor], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The values of a function of images (B, 3, H, W) -> (B, ...) on rows (n,) of the training set, (n, ...)."""
+        ...
+
+    def total(self, function: Callable[[Batch], Tensor], chosen: TrainingSet) -> Tensor:
+        """The sum over batches of a function of a batch, which may use gradients, -> a tensor of any one shape."""
+        ...
+
+
 class Method:
-    """Fine-tuning with an optional rehearsal buffer; every method starts from here.
+    """Fine-tuning; every method starts from here.
+
+    Torch's global generator is seeded, alike in every process, before `before_session` and `after_session`:
+    draw from it, or from `core.randomness.generator_from_torch()`, and the method repeats itself exactly.
 
     Attributes:
         tagger: the model being taught.
         student: what `losses` must call in place of `tagger`, so that gradients reach every process.
         teacher: a frozen copy of the model as it was before this session, or None.
-        buffer: the exemplars kept so far; it stays empty where the budget is 0.
+        together: from rows (n, ...) of this process to those of all processes; of use within `losses`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     family: ClassVar[str]
     reference: ClassVar[str]
-    buffer_use: ClassVar[str] = "optional"  # "none", "optional" or "required"
+    buffer_use: ClassVar[str] = "none"  # "none", "optional" or "required"
     is_joint: ClassVar[bool] = False  # sees all classes in one session
     Config: ClassVar[type[MethodConfig]] = MethodConfig
+    recipe: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
+    plain: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning, if kept without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
-        if budget and self.buffer_use == "none":
-            raise UserError(f"method {self.name} keeps no exemplars; leave out the buffer")
-        if not budget and self.buffer_use == "required":
-            raise UserError(f"method {self.name} needs a buffer, such as --buffer 20")
-        self.config, self.task = config, task
-        self.tagger = Tagger(backbone, self.attention_shape())
+        self.config, self.task, self.budget = config, task, budget
+        self.tagger = self.make_tagger(backbone)
         self.student: Callable[[Tensor], Output] = self.tagger
         self.teacher: Tagger | None = None
-        self.buffer = ExemplarBuffer(budget, config.exemplar_labels == "stored_onwards")
+        self.together: Callable[[Tensor], Tensor] = lambda rows: rows
 
     # What a method may replace ------------------------------------------------------------------
 
-    def attention_shape(self) -> AttentionShape | None:
-        """The shape of the cross-attention, or None for linear heads on the pooled feature."""
-        return None
+    def make_tagger(self, backbone: Backbone) -> Tagger:
+        """The model: by default linear heads on the pooled feature."""
+        return Tagger(backbone)
 
     def wants_teacher(self) -> bool:
         """Whether the model before this session is needed during it."""
@@ -112,30 +125,34 @@ class Method:
         if session.number > 1 and self.wants_teacher():
             self.teacher = frozen_copy(self.tagger)
         self.tagger.grow(session.stop - session.first)
-        self.buffer.open_session(session)
 
     def training_set(self, session: Session) -> TrainingSet:
-        """The session's images and every exemplar, each once per epoch."""
-        # An exemplar that returns with the session is there once, with all that is known of it.
-        labels = session.labels.copy()
-        place = {index: row for row, index in enumerate(session.indices.tolist())}
-        again = np.array([index in place for index in self.buffer.indices.tolist()], bool)
-        for index, known in zip(self.buffer.indices[again], self.buffer.labels[again], strict=True):
-            row = labels[place[int(index)]]
-            row[row == UNKNOWN] = known[row == UNKNOWN]
-        indices = np.concatenate([session.indices, self.buffer.indices[~again]])
-        return TrainingSet(indices, np.concatenate([labels, self.buffer.labels[~again]]))
+        """What to train on: the session's images."""
+        return TrainingSet(session.indices, session.labels)
+
+    def draw(
+        self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
+    ) -> list[tuple[NDArray[np.int64], ...]]:
+        """What else each step of an epoch gets to see, as `Batch.replay`.
+
+        Called for every epoch in order; after an interruption, again for those already trained.
+
+        Arguments:
+            plan: for each step, the positions (B,) in `training` of its images.
+
+        Returns:
+            For each step, one array of positions in `training` per draw.
+        """
+        return [()] * len(plan)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """The terms to minimise, each a mean over the batch's images, already weighted."""
-        output = self.student(batch.images)
-        return {"classification": self.classification(output.logits, batch.labels)}
+        batch = batch.joined()
+        return {"classification": self.classification(self.student(batch.images).logits, batch.labels)}
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Remember what later sessions need."""
         self.teacher = None
-        if self.buffer.budget:
-            self.buffer.close_session(session, lambda rows: infer(self.pooled, rows))
 
     def predict(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, K) probabilities of every class seen so far, float32."""
@@ -143,16 +160,14 @@ class Method:
 
     def notes(self) -> dict[str, Any]:
         """What is worth reporting of the current session, as plain values."""
-        return {"exemplars": len(self.buffer)} if self.buffer.budget else {}
+        return {}
 
     def state(self) -> State:
         """Everything needed to continue as if nothing had happened; extend it with what you add."""
-        tensors = {f"tagger.{key}": value for key, value in self.tagger.state_dict().items()}
+        tensors = prefixed("tagger.", self.tagger.state_dict())
         if self.teacher is not None:
-            tensors |= {f"teacher.{key}": value for key, value in self.teacher.state_dict().items()}
-        kept, values = self.buffer.state()
-        tensors |= {f"buffer.{key}": value for key, value in kept.items()}
-        return State(tensors, {"sizes": list(self.tagger.sizes), "buffer": values})
+            tensors |= prefixed("teacher.", self.teacher.state_dict())
+        return State(tensors, {"sizes": list(self.tagger.sizes)})
 
     def load_state(self, state: State) -> None:
         """The inverse of `state`, on a method freshly made."""
@@ -165,7 +180,6 @@ class Method:
             self.teacher.load_state_dict(teacher)
         self.tagger.grow(sizes[-1])
         self.tagger.load_state_dict(part_of(state.tensors, "tagger."))
-        self.buffer.load_state(part_of(state.tensors, "buffer."), state.values["buffer"])
 
     # What methods share -------------------------------------------------------------------------
 
@@ -179,12 +193,32 @@ class Method:
         """(B, 3, H, W) -> (B, C) pooled features of the current model."""
         return self.tagger(images).pooled  # type: ignore[no-any-return]
 
+    @torch.no_grad()
+    def before(self, images: Tensor) -> Output:
+        """What the teacher says about the images."""
+        assert self.teacher is not None
+        return self.teacher(images)  # type: ignore[no-any-return]
+
+    def old_classes(self) -> int:
+        """Classes of the sessions before this one."""
+        return sum(self.tagger.sizes[:-1])
+
+    def growth(self) -> float:
+        """sqrt(seen / new classes), by which published distillation weights are scaled (PODNet, section 4.1)."""
+        sizes = self.tagger.sizes
+        return float(np.sqrt(sum(sizes) / sizes[-1]))
+
 
 def frozen_copy(tagger: Tagger) -> Tagger:
     """The model as it is now, for good: evaluation mode and no gradients."""
     return copy.deepcopy(tagger).eval().requires_grad_(False)
 
 
-def part_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with `prefix` before each name."""
+    return {prefix + key: value for key, value in tensors.items()}
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose name starts with `prefix`, by the rest of their name."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -12,4 +12,4 @@ class FineTuning(Method):
     summary = "fine-tuning, nothing done against forgetting (lower bound)"
     family = "bound"
     reference = "KRT, section 4.2"
-    buffer_use = "none"
+    plain = {}

@@ -12,5 +12,4 @@ class Joint(Method):
     summary = "all classes and labels at once (upper bound)"
     family = "bound"
     reference = "KRT, section 4.2"
-    buffer_use = "none"
     is_joint = True

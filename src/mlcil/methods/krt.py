@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +15,14 @@ from ..data.protocol import Session
 from ..losses.cosine import less_forget, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
-from ..models.tagger import AttentionShape, Output
-from .base import LOSS_SCALE, Inference, Method, MethodConfig, State, Task, TrainingSet
+from ..models.tagger import AttentionShape, Tagger
+from .base import LOSS_SCALE, Inference, State, Task, TrainingSet
 from .pseudo_labels import LABELS_PER_IMAGE, Threshold, find_threshold, rate_per_image, restore
+from .rehearsal import Rehearsal, RehearsalConfig
 
 
 @dataclass(frozen=True)
-class KRTConfig(MethodConfig):
+class KRTConfig(RehearsalConfig):
     """KRT's options; loss weights are in the paper's units."""
 
     dpl: bool = option(True, "restore old labels by dynamic pseudo labels", paper="KRT, section 3.2")
@@ -63,7 +63,7 @@ class KRTConfig(MethodConfig):
     )
 
 
-class KRT(Method):
+class KRT(Rehearsal):
     """Old labels restored by the old model, old embeddings held in place by attention with memory tokens."""
 
     name = "krt"
@@ -72,6 +72,7 @@ class KRT(Method):
     reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
     Config = KRTConfig
     config: KRTConfig
+    plain = {"dpl": False, "ica": False}
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.width % config.heads:
@@ -82,10 +83,10 @@ class KRT(Method):
         self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
         self.fixed_labels: Tensor | None = None  # (N, K) with `pseudo: fixed`
 
-    def attention_shape(self) -> AttentionShape | None:
+    def make_tagger(self, backbone: Backbone) -> Tagger:
         """Cross-attention, unless switched off."""
         c = self.config
-        return AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None
+        return Tagger(backbone, AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None)
 
     def wants_teacher(self) -> bool:
         """Any of the three parts asks the old model."""
@@ -104,15 +105,15 @@ class KRT(Method):
     def training_set(self, session: Session) -> TrainingSet:
         """As always, with the pseudo labels already set where they are fixed."""
         full = super().training_set(session)
-        return full if self.fixed_labels is None else TrainingSet(full.indices, self.fixed_labels.numpy())
+        return full if self.fixed_labels is None else full._replace(labels=self.fixed_labels.numpy())
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification on restored labels, and whatever holds the old knowledge in place."""
+        batch = batch.joined()
         now = self.student(batch.images)
         if self.teacher is None:
             return {"classification": self.classification(now.logits, batch.labels)}
-        with torch.no_grad():
-            before: Output = self.teacher(batch.images)  # one pass serves pseudo labels and distillation
+        before = self.before(batch.images)  # one pass serves pseudo labels and distillation
         labels = batch.labels
         if self.config.dpl and self.config.pseudo == "online":
             labels = restore(labels, torch.sigmoid(before.logits.float()), self.threshold)
@@ -177,6 +178,5 @@ class KRT(Method):
         return session.first * sum(rate for rate, _ in told) / sum(size for _, size in told)
 
     def _weight(self, published: float) -> float:
-        sizes = self.tagger.sizes
-        scale = math.sqrt(sum(sizes) / sizes[-1]) if self.config.token_scaling == "sqrt" else 1.0
+        scale = self.growth() if self.config.token_scaling == "sqrt" else 1.0
         return published * scale / LOSS_SCALE

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError, unknown_name
 from .small import SmallConvNet
-from .stages import freeze, frozen_prefix, module_chain, stage_parameters
+from .stages import freeze, frozen_prefix, module_chain, stage_modules, stage_parameters
 
 SMALL = "small_conv"
 
@@ -35,6 +35,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.name = name
         self._frozen: list[nn.Module] = []
+        self._maps: list[Tensor] = []
+        self.watched = 0  # stages whose maps `take_maps` gives
         self._chain: list[nn.Module] = []  # the frozen stages can be cut off only where the net is a chain
         self.prefix_length = 0
         self.starts_at_prefix = False
@@ -63,11 +65,39 @@ class Backbone(nn.Module):
             features = _apply(self._chain[self.prefix_length :], images)
         else:
             features = self.net.forward_features(images)
+        made = self._as_map(features)
+        # Some nets give (B, h, w, C) without saying so.
+        return made if made.shape[1] == self.channels else made.permute(0, 3, 1, 2)
+
+    def freeze_all(self) -> None:
+        """Train nothing: parameters and statistics stay as they are, whatever the mode."""
+        self.requires_grad_(False)
+        self._frozen = [self.net]
+        self.net.eval()
+
+    def watch_stages(self) -> None:
+        """Keep the maps of the last four stages at every pass, for `take_maps`."""
+        stages = stage_modules(self.net)
+        if not stages:
+            raise UserError(f"backbone {self.name!r} does not say what its stages are; take another for this method")
+        self.watched = len(stages)
+        for module in stages:
+            module.register_forward_hook(self._keep_map)  # bound: a deep copy then keeps its own maps
+
+    def take_maps(self) -> tuple[Tensor, ...]:
+        """The maps of the last pass, once; stages that `starts_at_prefix` skips have none."""
+        maps, self._maps = tuple(self._maps), []
+        return maps
+
+    def _keep_map(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self._maps.append(self._as_map(output))
+
+    def _as_map(self, features: Tensor) -> Tensor:
         if features.ndim == 3:  # transformer tokens (B, prefix + h * w, C)
             patches = features[:, self.prefix_tokens :]
             side = round(patches.shape[1] ** 0.5)
             return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
-        if features.shape[1] != self.channels:  # (B, h, w, C), as Swin gives
+        if getattr(self.net, "output_fmt", "NCHW") == "NHWC":  # as Swin gives
             return features.permute(0, 3, 1, 2)
         return features
 

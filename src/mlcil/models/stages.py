@@ -21,6 +21,14 @@ def stage_parameters(net: Any) -> list[list[str]]:
     return list(group_parameters(net, net.group_matcher(coarse=True)).values())
 
 
+def stage_modules(net: Any) -> list[nn.Module]:
+    """The modules whose outputs are the maps of a net's last four stages; empty where it does not say."""
+    if isinstance(net, SmallConvNet):
+        return list(net.blocks)
+    names = [one["module"] for one in getattr(net, "feature_info", [])]
+    return [net.get_submodule(name) for name in names[-4:]]
+
+
 def freeze(net: nn.Module, names: set[str]) -> list[nn.Module]:
     """Stop training the named parameters; return the modules that hold nothing else, at any depth."""
     for name, parameter in net.named_parameters():

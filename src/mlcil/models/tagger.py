@@ -28,11 +28,15 @@ class Output(NamedTuple):
         logits: (B, K) over every class seen so far.
         pooled: (B, C) mean of the feature map over positions.
         embeddings: (B, t, d), one per session; (B, 0, 0) without cross-attention.
+        stages: (B, C_s, H_s, W_s) maps of the backbone's last stages, if it was told to watch them.
+        match: (B,) similarity of each image's query to the prompts it chose; None without prompts.
     """
 
     logits: Tensor
     pooled: Tensor
     embeddings: Tensor
+    stages: tuple[Tensor, ...] = ()
+    match: Tensor | None = None
 
 
 class Tagger(nn.Module):
@@ -72,13 +76,14 @@ class Tagger(nn.Module):
     def forward(self, images: Tensor) -> Output:
         """(B, 3, H, W) normalised images -> `Output`."""
         features = self.backbone(images)
+        stages = self.backbone.take_maps()
         pooled = features.mean(dim=(2, 3))  # (B, C)
         if self.attention is None:
             logits = torch.cat([head(pooled) for head in self.heads], dim=1)
-            return Output(logits, pooled, pooled.new_zeros(len(pooled), 0, 0))
+            return Output(logits, pooled, pooled.new_zeros(len(pooled), 0, 0), stages)
         embeddings = self.attention(features)  # (t, B, d)
         logits = torch.cat([head(one) for head, one in zip(self.heads, embeddings, strict=True)], dim=1)
-        return Output(logits, pooled, embeddings.transpose(0, 1))
+        return Output(logits, pooled, embeddings.transpose(0, 1), stages)
 
     def freeze_old_sessions(self) -> None:
         """Stop training the heads and KR tokens of every session but the newest (KRT, section 3.3)."""

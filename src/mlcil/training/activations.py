@@ -45,14 +45,14 @@ class ActivationLoader:
         parts: Sequence[NDArray[np.int64]],
         indices: NDArray[np.int64],
         labels: NDArray[np.int8],
-        seed_key: tuple[int, ...] | None,
+        seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
         """Yield one batch per part; see `BatchLoader.batches`. The seed decides between the views."""
-        for part in parts:
+        for place, part in enumerate(parts):
             rows = indices[part]
             views = np.zeros(len(rows), np.int64)
-            if seed_key is not None:
-                views = sample_seeds(seed_key, rows) % self.activations.shape[1]
+            if seed_keys is not None:
+                views = sample_seeds(seed_keys[place], rows) % self.activations.shape[1]
             values = torch.from_numpy(self.activations[rows, views].astype(np.float32))
             yield Batch(values, torch.from_numpy(labels[part]), torch.from_numpy(rows))
 

@@ -13,7 +13,7 @@ from ..core.config import as_dict, build, identity, option, option_names
 from ..core.errors import UserError, unknown_name
 from ..data.augmentation import AUGMENTATIONS
 from ..memory.buffer import Budget
-from ..methods.base import MethodConfig
+from ..methods.base import Method, MethodConfig
 from ..methods.registry import method_class
 
 
@@ -45,6 +45,9 @@ class RunSettings:
     weight_decay: float = option(1e-4, "L2, on tensors of two or more dimensions", low=0, paper="authors' code")
     warmup: float = option(0.2, "part of a session in which the rate rises", low=0, high=1, paper="authors' code")
     clip_norm: float | None = option(None, "largest gradient norm", low=0)
+    schedule: str = option(
+        "one_cycle", "the learning rate within a session", choices=("one_cycle", "constant"), paper="authors' code"
+    )
     ema: float | None = option(None, "decay of a running mean of the weights, used as the result", low=0, high=1)
     augment: str = option("randaugment", "training augmentation", choices=AUGMENTATIONS, paper="KRT, section 4.1")
     precision: str = option("32-true", "arithmetic", choices=("32-true", "16-mixed", "bf16-mixed"))
@@ -111,9 +114,16 @@ def make_config(
         if key not in names and key not in own_names:
             raise unknown_name(f"key for method {method.name}", key, (*names, *own_names))
         (shared if key in names else own)[key] = value
-    settings = build(RunSettings, shared, where)
-    Budget.parse(settings.buffer)
+    settings = build(RunSettings, {**method.recipe, **shared}, where)
+    _check_buffer(method, Budget.parse(settings.buffer))
     return RunConfig(settings, build(method.Config, own, f"options of {method.name}"))
+
+
+def _check_buffer(method: type[Method], budget: Budget) -> None:
+    if budget and method.buffer_use == "none":
+        raise UserError(f"method {method.name} keeps no exemplars; leave out the buffer")
+    if not budget and method.buffer_use == "required":
+        raise UserError(f"method {method.name} needs a buffer, such as --buffer 20")
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
-from ..data.loading import BatchSource, shard
+from ..data.loading import Batch, BatchSource, shard
+from ..methods.base import TrainingSet
 
 
 def on_first(fabric: Fabric, function: Callable[[], None]) -> None:
@@ -61,6 +62,42 @@ def infer(
             values.append(function(batch.images.to(fabric.device)).float().cpu())
     model.train(was_training)
     return _gather(values, len(rows), fabric)
+
+
+class TrainingInference:
+    """Computing on training images for a method; see `methods.base.Inference`."""
+
+    def __init__(self, model: nn.Module, fabric: Fabric, loader: BatchSource, batch_size: int) -> None:
+        self.model, self.fabric, self.loader, self.batch_size = model, fabric, loader, batch_size
+
+    def __call__(self, function: Callable[[Tensor], Tensor], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The values of a function of images (B, 3, H, W) -> (B, ...) on rows (n,), (n, ...)."""
+        return infer(function, rows, self.model, self.fabric, self.loader, self.batch_size)
+
+    def total(self, function: Callable[[Batch], Tensor], chosen: TrainingSet) -> Tensor:
+        """The sum over batches, of all processes, of a function of a batch that may use gradients."""
+        was_training = self.model.training
+        self.model.eval()
+        places = shard(np.arange(len(chosen.indices)), self.fabric.global_rank, self.fabric.world_size)
+        parts = [places[start : start + self.batch_size] for start in range(0, len(places), self.batch_size)]
+        # A process without images takes one and does not count it: it has to know the shape.
+        weight, parts = (1.0, parts) if parts else (0.0, [np.zeros(1, np.int64)])
+        total: Any = 0.0
+        for batch in self.loader.batches(parts, chosen.indices, chosen.labels, None):
+            total = total + weight * function(batch.to(self.fabric.device)).detach()
+        self.model.train(was_training)
+        return self.fabric.all_reduce(total, reduce_op="sum")  # type: ignore[return-value]
+
+
+def gather_rows(rows: Tensor, fabric: Fabric) -> Tensor:
+    """(n, ...) of each process, n may differ -> those of all processes one after another, in every process."""
+    if fabric.world_size == 1:
+        return rows
+    counts = fabric.all_gather(torch.tensor(len(rows), device=rows.device)).tolist()  # type: ignore[union-attr]
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    gathered: Any = fabric.all_gather(padded)  # (world, most, ...)
+    return torch.cat([one[:count] for one, count in zip(gathered, counts, strict=True)])
 
 
 def _gather(values: list[Tensor], count: int, fabric: Fabric) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,15 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.randomness import derive_seed
 from ..data.loading import Batch, BatchSource, plan_epoch, shard
-from ..methods.base import LOSS_SCALE, Method, TrainingSet, part_of
+from ..methods.base import LOSS_SCALE, Method, TrainingSet, part_of, prefixed
 from .config import RunSettings
+from .inference import gather_rows
 from .optimiser import WeightAverage, load_optimiser_state, make_optimiser, optimiser_state, set_rate
 
 CHECK_EVERY = 50  # steps between looks at the losses: each look waits for the device
+
+Draws = list[tuple[NDArray[np.int64], ...]]
+"""For each step, the positions of what it gets to see besides its batch; see `Method.draw`."""
 
 
 @dataclass
@@ -96,14 +100,17 @@ class SessionTraining:
         method, settings, fabric = self.method, self.settings, self.fabric
         position, began = start or Position(), time.monotonic()
         saved_at, spent = began, position.seconds
-        method.student = self.student
+        method.student, method.together = self.student, lambda rows: gather_rows(rows, fabric)
         method.tagger.train()
-        for epoch in range(position.epoch, self.epochs):
-            plan = plan_epoch(len(self.training.indices), settings.batch_size, settings.seed, self.number, epoch)
+        for epoch in range(self.epochs):
+            plan, draws = self._plan(epoch)
+            if epoch < position.epoch:
+                continue
             steps = range(position.step, len(plan))
             sums = self._resumed_sums(position)
-            for step, parts in zip(steps, self._load(plan[position.step :], epoch), strict=True):
-                set_rate(self.optimiser, epoch * len(plan) + step, self.epochs * len(plan), settings.warmup)
+            for step, parts in zip(steps, self._load(plan, draws, epoch, position.step), strict=True):
+                if settings.schedule == "one_cycle":
+                    set_rate(self.optimiser, epoch * len(plan) + step, self.epochs * len(plan), settings.warmup)
                 torch.manual_seed(derive_seed(settings.seed, self.number, epoch, step, fabric.global_rank))
                 self._step(parts, sums)
                 position.step, position.seconds = step + 1, spent + time.monotonic() - began
@@ -124,19 +131,18 @@ class SessionTraining:
         if fabric.world_size > 1:  # batch statistics differ between processes; the first one's count
             for value in method.tagger.state_dict().values():
                 torch.distributed.broadcast(value, src=0)
-        method.student = method.tagger
+        method.student, method.together = method.tagger, lambda rows: rows
         return position
 
     def part_done(self, position: Position) -> float:
         """How much of the session's training is behind at a position, 0 to 1."""
-        steps = -(-len(self.training.indices) // self.settings.batch_size)
+        steps = -(-self.training.shown // self.settings.batch_size)
         return (position.epoch + position.step / steps) / self.epochs
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's and the average's tensors."""
-        tensors = {f"optimiser.{key}": value for key, value in optimiser_state(self.optimiser).items()}
         mean = self.average.mean if self.average is not None else {}
-        return tensors | {f"average.{key}": value for key, value in mean.items()}
+        return prefixed("optimiser.", optimiser_state(self.optimiser)) | prefixed("average.", mean)
 
     def _restore(self, saved: dict[str, Tensor]) -> None:
         moments = part_of(saved, "optimiser.")
@@ -146,27 +152,32 @@ class SessionTraining:
             for name, value in part_of(saved, "average.").items():
                 self.average.mean[name].copy_(value)
 
-    def _load(self, plan: list[NDArray[np.int64]], epoch: int) -> Iterator[list[tuple[Batch, float]]]:
-        """For each step, this process's micro-batches, each with its weight in the mean over the batch."""
-        world, size = self.fabric.world_size, self.settings.micro_batch
-        parts: list[list[tuple[NDArray[np.int64], float]]] = []
-        for batch in plan:
-            mine = shard(batch, self.fabric.global_rank, world)
-            if not len(mine):  # more processes than images: take part in the exchange, with weight 0
-                parts.append([(batch[:1], 0.0)])
-                continue
-            chunks = np.array_split(mine, -(-len(mine) // size)) if size else [mine]
-            # Gradients are averaged over processes, hence the factor.
-            parts.append([(chunk, len(chunk) * world / len(batch)) for chunk in chunks])
+    def _plan(self, epoch: int) -> tuple[list[NDArray[np.int64]], Draws]:
+        """Which images each step of an epoch trains on, and which it draws besides."""
+        seed = self.settings.seed
+        plan = plan_epoch(self.training.shown, self.settings.batch_size, seed, self.number, epoch)
+        rng = np.random.default_rng(derive_seed(seed, self.number, epoch, 0, 0, 1))
+        return plan, self.method.draw(self.training, plan, epoch, rng)
+
+    def _load(
+        self, plan: list[NDArray[np.int64]], draws: Draws, epoch: int, first: int
+    ) -> Iterator[list[tuple[Batch, float]]]:
+        """For each step from `first` on, this process's micro-batches, each with its weight in the batch's mean."""
+        parts = [_Part.of_step(*both, self.fabric, self.settings.micro_batch) for both in zip(plan, draws, strict=True)]
         key = (self.settings.seed, self.number, epoch)
-        flat = [positions for step in parts for positions, _ in step]
-        loaded = self.loader.batches(flat, self.training.indices, self.training.labels, key)
-        for step in parts:
-            yield [(next(loaded), weight) for _, weight in step]
+        flat, keys = [], []
+        for step, micro in enumerate(parts[first:], start=first):
+            for part in micro:
+                flat += [part.positions, *part.draws]
+                # An image may be drawn many times in an epoch, each time to be seen otherwise.
+                keys += [key, *((*key, step + 1, draw) for draw in range(len(part.draws)))]
+        loaded = self.loader.batches(flat, self.training.indices, self.training.labels, keys)
+        for micro in parts[first:]:
+            yield [(_with_replay(loaded, len(part.draws)), part.weight) for part in micro]
 
     def _step(self, parts: list[tuple[Batch, float]], sums: dict[str, Tensor]) -> None:
         for place, (batch, weight) in enumerate(parts):
-            batch = _to_device(batch, self.fabric.device)
+            batch = batch if self.fabric.device.type == "cpu" else batch.to(self.fabric.device)
             is_last = place == len(parts) - 1
             with nullcontext() if is_last else self.fabric.no_backward_sync(self.student):
                 terms = self.method.losses(batch)
@@ -208,7 +219,7 @@ class SessionTraining:
         return {name: _number(self.fabric.all_reduce(value, reduce_op="sum")) for name, value in sorted(sums.items())}
 
     def _record(self, position: Position, totals: dict[str, float]) -> dict[str, Any]:
-        images = len(self.training.indices)
+        images = self.training.shown
         return {
             "session": self.number,
             "epoch": position.epoch + 1,
@@ -223,8 +234,34 @@ def _number(reduced: Any) -> float:
     return float(reduced)
 
 
-def _to_device(batch: Batch, device: torch.device) -> Batch:
-    if device.type == "cpu":
-        return batch
-    move = [one.to(device, non_blocking=True) for one in (batch.images, batch.labels, batch.indices)]
-    return Batch(*move)
+@dataclass(frozen=True)
+class _Part:
+    """What a process computes at once: positions of its images and draws, and their weight in the batch's mean."""
+
+    positions: NDArray[np.int64]
+    draws: tuple[NDArray[np.int64], ...]
+    weight: float
+
+    @classmethod
+    def of_step(
+        cls, batch: NDArray[np.int64], draws: tuple[NDArray[np.int64], ...], fabric: Fabric, size: int | None
+    ) -> list[_Part]:
+        rank, world = fabric.global_rank, fabric.world_size
+        mine = shard(batch, rank, world)
+        drawn = [shard(one, rank, world) if len(one) > rank else one[:1] for one in draws]
+        if not len(mine):  # more processes than images: take part in the exchange, with weight 0
+            return [cls(batch[:1], tuple(drawn), 0.0)]
+        count = -(-len(mine) // size) if size else 1
+        chunks = np.array_split(mine, count)
+        shares = [[part if len(part) else one[:1] for part in np.array_split(one, count)] for one in drawn]
+        # Gradients are averaged over processes, hence the factor.
+        weights = [len(chunk) * world / len(batch) for chunk in chunks]
+        return [
+            cls(chunk, tuple(share[place] for share in shares), weight)
+            for place, (chunk, weight) in enumerate(zip(chunks, weights, strict=True))
+        ]
+
+
+def _with_replay(loaded: Iterator[Batch], draws: int) -> Batch:
+    batch = next(loaded)
+    return replace(batch, replay=tuple(next(loaded) for _ in range(draws)))

@@ -6,10 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
-from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
 
@@ -23,7 +21,7 @@ from ..methods.base import State
 from .activations import open_activations
 from .config import RunConfig
 from .folder import RunFolder, load_state, save_state
-from .inference import infer, on_first
+from .inference import TrainingInference, infer, on_first
 from .loop import Hooks, Position, SessionTraining
 from .prepare import cache_folder, prepare_data, prepare_method
 from .progress import Reporter
@@ -89,6 +87,7 @@ class _Run:
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.method.tagger.to(fabric.device)
         self.loader, self.test_loader = self._loaders()
+        self.infer = TrainingInference(self.method.tagger, fabric, self.loader, self.settings.batch_size)
         self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
         self.results: list[SessionResult] = []
 
@@ -125,14 +124,15 @@ class _Run:
         method = self.method
         if position is None:
             torch.manual_seed(derive_seed(self.settings.seed, session.number))
-            method.before_session(session, self._infer)
+            method.before_session(session, self.infer)
         training = method.training_set(session)
         loop = SessionTraining(method, session.number, training, self.settings, self.fabric, self.loader, saved)
         done = 0.0 if position is None else loop.part_done(position)
-        self.reporter.session(session.number, session.new_classes, len(training.indices), loop.epochs, done)
+        self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
         position = loop.run(self._hooks(session, loop.epochs), position)
-        method.after_session(session, self._infer)
-        result = self._evaluate(session, len(training.indices), position.seconds)
+        torch.manual_seed(derive_seed(self.settings.seed, session.number, 0, 0, 0, 2))
+        method.after_session(session, self.infer)
+        result = self._evaluate(session, training.shown, position.seconds)
         self.results.append(result)
         on_first(self.fabric, lambda: self._keep(session, result, loop.epochs))
         self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
@@ -182,9 +182,6 @@ class _Run:
             seconds,
             self.method.notes(),
         )
-
-    def _infer(self, function: Any, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        return infer(function, rows, self.method.tagger, self.fabric, self.loader, self.settings.batch_size)
 
     def _restore(self) -> tuple[Position | None, dict[str, Tensor]]:
         """Load the newest state, whether within a session or at the end of one."""

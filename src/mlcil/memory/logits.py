@@ -1,0 +1,53 @@
+"""What the model said about an exemplar when it was stored (DER, section 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class StoredLogits:
+    """Logits by image, each as wide as the classes that existed when they were stored."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Tensor] = {}  # each (w,), float32 on the CPU
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._rows
+
+    def put(self, indices: Tensor, logits: Tensor) -> None:
+        """Store or replace the logits (n, K) of the images (n,)."""
+        for index, row in zip(indices.tolist(), logits.detach().float().cpu(), strict=True):
+            self._rows[index] = row.clone()
+
+    def get(self, indices: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """What is stored of the images (n,).
+
+        Returns:
+            logits (n, classes) with zeros where there are none, and bool (n, classes): where there are.
+        """
+        values = torch.zeros(len(indices), classes)
+        known = torch.zeros(len(indices), classes, dtype=torch.bool)
+        for place, index in enumerate(indices.tolist()):
+            row = self._rows.get(index)
+            if row is not None:
+                values[place, : len(row)], known[place, : len(row)] = row, True
+        return values.to(indices.device), known.to(indices.device)
+
+    def keep(self, indices: list[int]) -> None:
+        """Forget all other images."""
+        self._rows = {index: self._rows[index] for index in indices if index in self._rows}
+
+    def state(self) -> dict[str, Tensor]:
+        """All of it as tensors: images (n,), widths (n,), and their logits one after another."""
+        rows = list(self._rows.values())
+        return {
+            "images": torch.tensor(list(self._rows), dtype=torch.int64),
+            "widths": torch.tensor([len(row) for row in rows], dtype=torch.int64),
+            "values": torch.cat([*rows, torch.empty(0)]),
+        }
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        rows = torch.split_with_sizes(tensors["values"], tensors["widths"].tolist())
+        self._rows = {index: row.clone() for index, row in zip(tensors["images"].tolist(), rows, strict=True)}

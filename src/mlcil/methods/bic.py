@@ -1,0 +1,161 @@
+"""BiC: distillation, and after each session a correction of the new classes' logits on held-out images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+
+from ..core.config import option, with_default
+from ..core.randomness import generator_from_torch
+from ..data.loading import Batch
+from ..data.protocol import Session
+from ..losses.distillation import sigmoid_distillation
+from ..memory.buffer import Budget, make_memory
+from ..models.backbone import Backbone
+from .base import Inference, State, Task, TrainingSet, part_of, prefixed
+from .rehearsal import Rehearsal, RehearsalConfig
+
+
+@dataclass(frozen=True)
+class BiCConfig(RehearsalConfig):
+    """The share of the distillation is old / seen classes and has no option."""
+
+    selection: str = with_default(RehearsalConfig, "selection", "herding", choices=("herding", "random"))
+    temperature: float = option(2.0, "T of the distillation", low=0.01, paper="BiC, section 4")
+    held_out: float = option(
+        0.1,
+        "part of the exemplars, at least one a class, kept for the correction",
+        low=0,
+        high=0.9,
+        paper="BiC, section 3",
+    )
+    shift_decay: float = option(0.05, "weight of the squared shift when it is fitted", low=0, paper="BiC, section 4")
+
+
+class BiC(Rehearsal):
+    """Bias correction: new logits z become alpha z + beta, fitted on images that training never sees.
+
+    An increasing map cannot change how a class ranks images, so the session's own mAP stays; thresholded
+    measures change, and so does the teacher of the next session.
+    """
+
+    name = "bic"
+    summary = "distillation, then a bias correction of the new classes on held-out images"
+    family = "rehearsal"
+    reference = "Wu et al., Large Scale Incremental Learning, CVPR 2019"
+    buffer_use = "required"
+    Config = BiCConfig
+    config: BiCConfig
+
+    def __init__(self, config: BiCConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        part = Budget(_part(budget.per_class, config.held_out), _part(budget.total, config.held_out))
+        rest = Budget(budget.per_class - part.per_class, budget.total - part.total)
+        super().__init__(config, backbone, task, rest)
+        self.validation = make_memory("random", part, config.exemplar_labels == "stored_onwards")
+        self.correction = (1.0, 0.0)  # alpha and beta of the newest session's classes
+        self.old_correction = (1.0, 0.0)  # of the session before, whose model is the teacher
+
+    def wants_teacher(self) -> bool:
+        """Always: it is distilled."""
+        return True
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        """Set images of each new class aside."""
+        super().before_session(session, infer)
+        self.validation.open_session(session)
+        self.validation.close_session(session, lambda rows: infer(self.pooled, rows), generator_from_torch())
+        self.old_correction, self.correction = self.correction, (1.0, 0.0)
+
+    def training_set(self, session: Session) -> TrainingSet:
+        """As always, without the images set aside."""
+        full = super().training_set(session)
+        kept = ~np.isin(full.indices, self.validation.indices)
+        shown = None if full.epoch_size is None else int(kept[: full.epoch_size].sum())
+        return TrainingSet(full.indices[kept], full.labels[kept], shown)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Classification and distillation, shared out by the number of new and old classes."""
+        batch = batch.joined()
+        now = self.student(batch.images)
+        share = self.old_classes() / sum(self.tagger.sizes)
+        terms = {"classification": (1 - share) * self.classification(now.logits, batch.labels)}
+        if self.teacher is not None:
+            before = corrected(self.before(batch.images).logits, self.tagger.sizes[-2], self.old_correction)
+            distance = sigmoid_distillation(now.logits, before, self.config.temperature).mean()
+            terms["distillation"] = share * distance
+        return terms
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Choose exemplars and fit the correction, from the second session on."""
+        free = ~np.isin(session.indices, self.validation.indices)
+        super().after_session(replace(session, indices=session.indices[free], labels=session.labels[free]), infer)
+        if session.number > 1 and len(self.validation):
+            new = infer(lambda images: self.tagger(images).logits[:, session.first :], self.validation.indices)
+            labels = torch.from_numpy(self.validation.labels[:, session.first :])
+            if self.config.missing == "negative":
+                labels = labels.clamp(min=0)
+            self.correction = fit_correction(torch.from_numpy(new), labels, self.config.shift_decay)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Probabilities, those of the newest session's classes corrected."""
+        logits = self.tagger(images).logits.float()
+        return torch.sigmoid(corrected(logits, self.tagger.sizes[-1], self.correction))
+
+    def notes(self) -> dict[str, float]:
+        """With the correction and the images that it was fitted on."""
+        alpha, beta = self.correction
+        return super().notes() | {"held_out": len(self.validation), "alpha": alpha, "beta": beta}
+
+    def state(self) -> State:
+        """With the images set aside and both corrections."""
+        state = super().state()
+        tensors, values = self.validation.state()
+        kept = {"correction": self.correction, "old_correction": self.old_correction, "validation": values}
+        return State(state.tensors | prefixed("validation.", tensors), state.values | kept)
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self.validation.load_state(part_of(state.tensors, "validation."), state.values["validation"])
+        self.correction = tuple(state.values["correction"])
+        self.old_correction = tuple(state.values["old_correction"])
+
+
+def _part(budget: int, share: float) -> int:
+    """The images of a budget that are set aside: at least one where two can be kept."""
+    return min(max(1, int(budget * share)), budget - 1) if budget > 1 else 0
+
+
+def corrected(logits: Tensor, classes: int, correction: tuple[float, float]) -> Tensor:
+    """(B, K) logits, the last `classes` columns mapped by alpha z + beta."""
+    alpha, beta = correction
+    return torch.cat([logits[:, :-classes], alpha * logits[:, -classes:] + beta], dim=1)
+
+
+@torch.enable_grad()
+def fit_correction(logits: Tensor, labels: Tensor, shift_decay: float) -> tuple[float, float]:
+    """The alpha > 0 and beta under which alpha z + beta are the best log-odds of the labels.
+
+    Arguments:
+        logits: (n, K) of the new classes on held-out images.
+        labels: (n, K), 1 present, 0 absent, -1 unknown.
+        shift_decay: weight of beta^2.
+    """
+    scores, known = logits.double(), labels >= 0
+    free = torch.tensor([float(np.log(np.expm1(1.0))), 0.0], dtype=torch.float64, requires_grad=True)  # alpha 1, beta 0
+    optimiser = torch.optim.LBFGS([free], max_iter=250, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        optimiser.zero_grad()
+        moved = softplus(free[0]) * scores + free[1]
+        terms = binary_cross_entropy_with_logits(moved, labels.clamp(min=0).double(), reduction="none")
+        value = (terms * known).sum() / len(scores) + shift_decay * free[1].square()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(objective)  # type: ignore[no-untyped-call]
+    return softplus(free[0]).item(), free[1].item()

@@ -1,0 +1,99 @@
+"""DER++: exemplars replay their labels and what the model once said about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.config import option, with_default
+from ..data.loading import Batch
+from ..data.protocol import Session
+from ..losses.distillation import logit_distance
+from ..memory.buffer import Budget
+from ..memory.logits import StoredLogits
+from ..models.backbone import Backbone
+from .base import Inference, State, Task, TrainingSet, part_of, prefixed
+from .rehearsal import Rehearsal, RehearsalConfig
+
+
+@dataclass(frozen=True)
+class DERppConfig(RehearsalConfig):
+    """With `selection: reservoir`, the original: logits are those of the step at which the image is taken."""
+
+    selection: str = with_default(RehearsalConfig, "selection", "herding", choices=("herding", "random", "reservoir"))
+    replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
+    alpha: float = option(0.5, "weight of the distance to the stored logits", low=0, paper="DER, eq. 6")
+    beta: float = option(0.5, "weight of the classification of exemplars", low=0, paper="DER, eq. 6")
+
+
+class DERpp(Rehearsal):
+    """Two independent draws beside each batch: one for the stored logits, one for the labels."""
+
+    name = "derpp"
+    summary = "dark experience replay: exemplars with labels and stored logits"
+    family = "rehearsal"
+    reference = "Buzzega et al., Dark Experience for General Continual Learning, NeurIPS 2020"
+    buffer_use = "required"
+    Config = DERppConfig
+    config: DERppConfig
+    plain = {"alpha": 0.0, "beta": 0.0}
+    draws = 2
+
+    def __init__(self, config: DERppConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        super().__init__(config, backbone, task, budget)
+        self.logits = StoredLogits()
+        self._taken: set[int] = set()  # images that the memory takes in the epoch under way
+
+    def draw(
+        self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
+    ) -> list[tuple[NDArray[np.int64], ...]]:
+        """As always, noting which images a streaming memory takes: each is met once an epoch."""
+        self._taken = set()
+        return super().draw(training, plan, epoch, rng)
+
+    def offer(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> None:
+        """Note what is taken."""
+        self._taken.update(self.buffer.observe(indices, labels, rng).tolist())
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Classification of the batch, and of each draw its own term."""
+        now = self.student(batch.images)
+        terms = {"classification": self.classification(now.logits, batch.labels)}
+        if self.buffer.is_streaming:
+            self._store(batch, now.logits.detach())
+        if batch.replay:
+            dark, labelled = batch.replay
+            again = self.student(dark.images).logits
+            terms["logits"] = self.config.alpha * logit_distance(again, *self.logits.get(dark.indices, again.shape[1]))
+            again = self.student(labelled.images).logits
+            terms["replay"] = self.config.beta * self.classification(again, labelled.labels)
+        return terms
+
+    def _store(self, batch: Batch, logits: Tensor) -> None:
+        taken = torch.tensor([index in self._taken for index in batch.indices.tolist()], dtype=torch.bool)
+        taken = taken.to(logits.device)
+        self.logits.put(self.together(batch.indices[taken]), self.together(logits[taken]))
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Store what the model says about each new exemplar."""
+        super().after_session(session, infer)
+        fresh = [index for index in self.buffer.indices.tolist() if index not in self.logits]
+        if fresh:
+            rows = np.array(fresh, np.int64)
+            said = infer(lambda images: self.tagger(images).logits, rows)
+            self.logits.put(torch.from_numpy(rows), torch.from_numpy(said))
+        self.logits.keep(self.buffer.indices.tolist())
+
+    def state(self) -> State:
+        """With the stored logits."""
+        state = super().state()
+        return State(state.tensors | prefixed("logits.", self.logits.state()), state.values)
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self.logits.load_state(part_of(state.tensors, "logits."))

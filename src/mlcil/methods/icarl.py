@@ -1,0 +1,99 @@
+"""iCaRL: old columns follow the old model, new ones the labels; exemplars by herding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ..core.config import option
+from ..data.images import PRESENT
+from ..data.loading import Batch
+from ..data.protocol import Session
+from ..losses.distillation import sigmoid_distillation
+from .base import Inference, State
+from .rehearsal import Rehearsal, RehearsalConfig
+
+
+@dataclass(frozen=True)
+class ICaRLConfig(RehearsalConfig):
+    """Both readings of the multi-label form."""
+
+    cls_scope: str = option(
+        "all",
+        "columns of the classification term: all seen ones besides the distillation (which explains the numbers "
+        "that KRT reports), or the new ones alone (iCaRL)",
+        choices=("all", "new"),
+        paper="iCaRL, algorithm 3",
+    )
+    scores: str = option(
+        "sigmoid",
+        "what to predict by: the heads, or the nearest mean of exemplars, which ranks images but gives no probability",
+        choices=("sigmoid", "nme"),
+        paper="iCaRL, algorithm 1",
+    )
+
+
+class ICaRL(Rehearsal):
+    """Distillation of the old probabilities without temperature, and herded exemplars."""
+
+    name = "icarl"
+    summary = "distils the old probabilities, rehearses herded exemplars"
+    family = "rehearsal"
+    reference = "Rebuffi et al., iCaRL, CVPR 2017"
+    buffer_use = "required"
+    Config = ICaRLConfig
+    config: ICaRLConfig
+    means: Tensor | None = None  # (K, C) unit means of each class's exemplars, for `scores: nme`
+
+    def wants_teacher(self) -> bool:
+        """Always: it gives the old columns' targets."""
+        return True
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Classification over the columns in scope, distillation over the old ones."""
+        batch = batch.joined()
+        now, first = self.student(batch.images), self.old_classes() if self.config.cls_scope == "new" else 0
+        terms = {"classification": self.classification(now.logits[:, first:], batch.labels[:, first:])}
+        if self.teacher is not None:
+            before = self.before(batch.images)
+            terms["distillation"] = sigmoid_distillation(now.logits, before.logits, temperature=1.0).mean()
+        return terms
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Choose exemplars, and with the model as it is now find the mean of each class."""
+        super().after_session(session, infer)
+        if self.config.scores == "nme" and len(self.buffer):
+            both = infer(self._two_views, self.buffer.indices)  # (n, 2, C)
+            means = [both[self.buffer.labels[:, column] == PRESENT] for column in range(session.stop)]
+            self.means = torch.stack([_unit_mean(one) for one in means])
+
+    def _two_views(self, images: Tensor) -> Tensor:
+        views = [normalize(self.pooled(one).float(), dim=1) for one in (images, images.flip(3))]
+        return torch.stack(views, dim=1)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Probabilities, or with `nme` the cosine to each class's mean brought to 0..1."""
+        if self.means is None:
+            return super().predict(images)
+        return (1 + normalize(self.pooled(images).float(), dim=1) @ self.means.to(images.device).T) / 2
+
+    def state(self) -> State:
+        """With the class means."""
+        state = super().state()
+        return state if self.means is None else State(state.tensors | {"means": self.means}, state.values)
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self.means = state.tensors.get("means")
+
+
+def _unit_mean(features: NDArray[np.float32]) -> Tensor:
+    """(n, 2, C) -> (C,) of length 1; zeros where a class has no exemplar, and ranks nothing."""
+    points = torch.from_numpy(features).flatten(0, 1)
+    return normalize(points.mean(0), dim=0) if len(points) else points.new_zeros(points.shape[1])

@@ -1,0 +1,79 @@
+"""Learning to Prompt on a frozen vision transformer; with a buffer, L2P-R."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..core.config import option, with_default
+from ..data.loading import Batch
+from ..data.protocol import Session
+from ..models.backbone import Backbone
+from ..models.prompts import PromptedTagger, PromptShape
+from ..models.tagger import Tagger
+from .base import LOSS_SCALE, Inference, MethodConfig, State
+from .rehearsal import Rehearsal, RehearsalConfig
+
+
+@dataclass(frozen=True)
+class L2PConfig(RehearsalConfig):
+    """The official values for CIFAR-100."""
+
+    missing: str = with_default(MethodConfig, "missing", "ignore", choices=("ignore",))
+    replay: str = with_default(RehearsalConfig, "replay", "paired")
+    pool: int = option(10, "M, prompts in the pool", low=1, paper="L2P, section 5.1")
+    length: int = option(10, "tokens of a prompt", low=1, paper="L2P, section 5.1")
+    chosen: int = option(4, "N, prompts an image chooses", low=1, paper="L2P, section 5.1")
+    pull_weight: float = option(1.0, "lambda, pulls the chosen keys to the image's feature", low=0, paper="L2P, eq. 5")
+    batchwise: bool = option(True, "in training, a batch uses the prompts that most of its images choose")
+    unfreeze: bool = option(False, "train the backbone as well, as the original advises with a buffer")
+
+
+class L2P(Rehearsal):
+    """A pool of prompts that images choose from by their own feature; only prompts, keys and heads are trained."""
+
+    name = "l2p"
+    summary = "prompts chosen from a pool steer a frozen ViT; L2P-R with a buffer"
+    family = "prompts"
+    reference = "Wang et al., Learning to Prompt for Continual Learning, CVPR 2022"
+    Config = L2PConfig
+    config: L2PConfig
+    recipe = {  # L2P, section 5.1; the rate is 0.03 * 64 / 256 and the norm 1 belongs to a loss that is not scaled
+        "backbone": "vit_base_patch16_224.augreg_in21k",
+        "weights": "pretrained",
+        "epochs": 5,
+        "base_lr": 0.0075,
+        "lr": 0.0075,
+        "schedule": "constant",
+        "weight_decay": 0.0,
+        "clip_norm": LOSS_SCALE,
+    }
+
+    def make_tagger(self, backbone: Backbone) -> Tagger:
+        """The transformer with its prompts."""
+        c = self.config
+        return PromptedTagger(backbone, PromptShape(c.pool, c.length, c.chosen, c.batchwise), c.unfreeze)
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        """A new head; without exemplars nothing can teach the old ones."""
+        super().before_session(session, infer)
+        self._freeze()
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Classification of what is known, and the pull of the new images' keys."""
+        whole = batch.joined()
+        now = self.student(whole.images)
+        assert now.match is not None
+        pull = now.match[: len(batch.images)].mean()  # exemplars pull no keys
+        terms = {"classification": self.classification(now.logits, whole.labels)}
+        return terms | {"pull": -self.config.pull_weight * pull}
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self._freeze()
+
+    def _freeze(self) -> None:
+        if not self.budget:
+            self.tagger.freeze_old_sessions()

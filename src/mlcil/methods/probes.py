@@ -1,0 +1,44 @@
+"""Independent probes: a frozen backbone and linear heads that never meet another session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..core.config import with_default
+from ..data.protocol import Session
+from ..models.backbone import Backbone
+from ..models.tagger import Tagger
+from .base import Inference, Method, MethodConfig, State
+
+
+@dataclass(frozen=True)
+class ProbesConfig(MethodConfig):
+    """A head has its own session's columns only."""
+
+    missing: str = with_default(MethodConfig, "missing", "ignore", choices=("ignore",))
+
+
+class Probes(Method):
+    """What people do today, and what anything useful must beat."""
+
+    name = "probes"
+    summary = "frozen backbone, one linear head per session trained on that session alone"
+    family = "bound"
+    reference = "common practice"
+    Config = ProbesConfig
+    recipe = {"base_lr": 2e-3, "lr": 2e-3}  # nothing but linear heads is trained
+
+    def make_tagger(self, backbone: Backbone) -> Tagger:
+        """Linear heads on features that never change."""
+        backbone.freeze_all()
+        return Tagger(backbone)
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        """A new head; the old ones are finished."""
+        super().before_session(session, infer)
+        self.tagger.freeze_old_sessions()
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self.tagger.freeze_old_sessions()

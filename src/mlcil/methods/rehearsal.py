@@ -1,0 +1,129 @@
+"""Methods with a memory: they may show some images of earlier sessions again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.config import option
+from ..core.randomness import generator_from_torch
+from ..data.images import UNKNOWN
+from ..data.protocol import Session
+from ..memory.buffer import SELECTIONS, Budget, Memory, make_memory
+from ..models.backbone import Backbone
+from .base import Inference, Method, MethodConfig, State, Task, TrainingSet, part_of, prefixed
+
+
+@dataclass(frozen=True)
+class RehearsalConfig(MethodConfig):
+    """Options of every method with a buffer."""
+
+    exemplar_labels: str = option(
+        "stored_onwards",
+        "classes annotated on an exemplar: from the session that stored it onwards, or that session's only",
+        choices=("stored_onwards", "stored_only"),
+        paper="KRT, section 1",
+    )
+    selection: str = option(
+        "herding",
+        "which images to keep: per class by herding or at random, or from the stream by reservoir, prs or ocdm",
+        choices=SELECTIONS,
+        paper="KRT, section 4.1",
+    )
+    replay: str = option(
+        "concat",
+        "exemplars mixed into the session's images, each once an epoch, or a draw of equal size beside each batch",
+        choices=("concat", "paired"),
+        paper="authors' code",
+    )
+
+
+class Rehearsal(Method):
+    """A method with a rehearsal buffer; it stays empty where the budget is 0.
+
+    Attributes:
+        buffer: the exemplars kept so far.
+    """
+
+    buffer_use = "optional"
+    Config = RehearsalConfig
+    config: RehearsalConfig
+    draws: ClassVar[int] = 1  # independent draws beside each batch with `replay: paired`
+    takes_every_epoch: ClassVar[bool] = True  # whether a streaming memory looks at every epoch or the first alone
+
+    def __init__(self, config: RehearsalConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        super().__init__(config, backbone, task, budget)
+        self.buffer = self.make_buffer(budget)
+
+    def make_buffer(self, budget: Budget) -> Memory:
+        """The memory, by the `selection` option."""
+        return make_memory(self.config.selection, budget, self.config.exemplar_labels == "stored_onwards")
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        """Grow the model, and label exemplars with the new classes where that is allowed."""
+        super().before_session(session, infer)
+        self.buffer.open_session(session)
+
+    def training_set(self, session: Session) -> TrainingSet:
+        """The session's images, then the exemplars: part of the epoch or there to be drawn."""
+        # An exemplar that returns with the session is there once, with all that is known of it.
+        labels = session.labels.copy()
+        place = {index: row for row, index in enumerate(session.indices.tolist())}
+        again = np.array([index in place for index in self.buffer.indices.tolist()], bool)
+        for index, known in zip(self.buffer.indices[again], self.buffer.labels[again], strict=True):
+            row = labels[place[int(index)]]
+            row[row == UNKNOWN] = known[row == UNKNOWN]
+        indices = np.concatenate([session.indices, self.buffer.indices[~again]])
+        shown = None if self.config.replay == "concat" else len(session.indices)
+        return TrainingSet(indices, np.concatenate([labels, self.buffer.labels[~again]]), shown)
+
+    def draw(
+        self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
+    ) -> list[tuple[NDArray[np.int64], ...]]:
+        """Draws from the memory as it stands before each step, which then gets to see the step's images."""
+        if not self.budget:
+            return super().draw(training, plan, epoch, rng)
+        draws, pool = [], self._pool(training)
+        for positions in plan:
+            draws.append(self._draw(pool, len(positions), rng))
+            if self.buffer.is_streaming and (epoch == 0 or self.takes_every_epoch):
+                self.offer(training.indices[positions], training.labels[positions], rng)
+                pool = self._pool(training)
+        return draws
+
+    def _pool(self, training: TrainingSet) -> NDArray[np.int64]:
+        """Where in the training set the memory's images are."""
+        return np.flatnonzero(np.isin(training.indices, self.buffer.present()))
+
+    def _draw(self, pool: NDArray[np.int64], size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], ...]:
+        if self.config.replay == "concat" or not len(pool):
+            return ()
+        return tuple(rng.choice(pool, min(size, len(pool)), replace=False) for _ in range(self.draws))
+
+    def offer(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> None:
+        """Show the memory the images (B,) and labels (B, K) of a step to come."""
+        self.buffer.observe(indices, labels, rng)
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Choose the session's exemplars."""
+        super().after_session(session, infer)
+        if self.budget:
+            self.buffer.close_session(session, lambda rows: infer(self.pooled, rows), generator_from_torch())
+
+    def notes(self) -> dict[str, Any]:
+        """How many exemplars there are."""
+        return super().notes() | ({"exemplars": len(self.buffer)} if self.budget else {})
+
+    def state(self) -> State:
+        """The model's state and the buffer."""
+        state = super().state()
+        tensors, values = self.buffer.state()
+        return State(state.tensors | prefixed("buffer.", tensors), state.values | {"buffer": values})
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self.buffer.load_state(part_of(state.tensors, "buffer."), state.values["buffer"])

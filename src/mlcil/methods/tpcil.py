@@ -1,0 +1,109 @@
+"""TPCIL: the neighbourhoods among exemplars stay as they were, wherever the features move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.config import option, with_default
+from ..data.loading import Batch
+from ..data.protocol import Session
+from ..losses.topology import topology_loss
+from ..memory.buffer import Budget, ExemplarBuffer, Memory
+from ..memory.topology import grow_graph
+from ..models.backbone import Backbone
+from .base import Inference, State, Task
+from .rehearsal import Rehearsal, RehearsalConfig
+
+
+@dataclass(frozen=True)
+class TPCILConfig(RehearsalConfig):
+    """Exemplars are the vertices of the graph."""
+
+    selection: str = with_default(RehearsalConfig, "selection", "graph", choices=("graph", "herding", "random"))
+    replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
+    weight: float = option(10.0, "of the topology-preserving loss", low=0, paper="TPCIL, section 3.3")
+    pairs: str = option(
+        "all",
+        "pairs of a draw to correlate: all, or those that the Hebbian rule joined (few in a small draw)",
+        choices=("all", "hebbian"),
+        paper="TPCIL, section 3.2",
+    )
+
+
+class TPCIL(Rehearsal):
+    """Replay, and the correlation of exemplar similarities with those before the session."""
+
+    name = "tpcil"
+    summary = "keeps the similarity graph among exemplars as it was"
+    family = "rehearsal"
+    reference = "Tao et al., Topology-Preserving Class-Incremental Learning, ECCV 2020"
+    buffer_use = "required"
+    Config = TPCILConfig
+    config: TPCILConfig
+    plain = {"weight": 0.0}
+
+    def __init__(self, config: TPCILConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        self.edges: list[NDArray[np.int64]] = []  # per class, (E, 2) places in the class's exemplars
+        super().__init__(config, backbone, task, budget)
+        self.anchors = torch.empty(0, 0)  # (n, C) features of the exemplars when the last session ended
+
+    def make_buffer(self, budget: Budget) -> Memory:
+        """Exemplars that stand for the vertices of a graph, unless chosen otherwise."""
+        if self.config.selection != "graph":
+            return super().make_buffer(budget)
+        return ExemplarBuffer(budget, self.config.exemplar_labels == "stored_onwards", self._vertices)
+
+    def _vertices(self, points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        graph = grow_graph(points, count, rng)
+        self.edges.append(graph.edges)
+        return graph.members
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Classification of batch and draw together, and the topology of the draw."""
+        whole = batch.joined()
+        now = self.student(whole.images)
+        terms = {"classification": self.classification(now.logits, whole.labels)}
+        if batch.replay and self.config.weight:
+            (drawn,) = batch.replay
+            rows = self._rows(drawn.indices)
+            anchors = self.anchors[rows].to(whole.images.device)
+            change = topology_loss(now.pooled[len(batch.images) :], anchors, self._pairs(rows, anchors.device))
+            terms["topology"] = self.config.weight * change
+        return terms
+
+    def _rows(self, indices: Tensor) -> NDArray[np.int64]:
+        order = np.argsort(self.buffer.indices)
+        return order[np.searchsorted(self.buffer.indices, indices.cpu().numpy(), sorter=order)]
+
+    def _pairs(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
+        if self.config.pairs == "all" or not isinstance(self.buffer, ExemplarBuffer):
+            return None
+        joined = np.zeros((len(self.buffer), len(self.buffer)), bool)
+        for exemplars, edges in zip(self.buffer.chosen, self.edges, strict=True):
+            kept = edges[(edges < len(exemplars)).all(axis=1)]  # a smaller share drops the last exemplars
+            ends = self._rows(torch.from_numpy(exemplars[kept]).flatten()).reshape(-1, 2)
+            joined[ends[:, 0], ends[:, 1]] = joined[ends[:, 1], ends[:, 0]] = True
+        return torch.from_numpy(joined[np.ix_(rows, rows)]).to(device)
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Insert the new classes' vertices, and look at all of them with the model as it is now."""
+        super().after_session(session, infer)
+        if len(self.buffer):
+            self.anchors = torch.from_numpy(infer(self.pooled, self.buffer.indices))
+
+    def state(self) -> State:
+        """With the graph."""
+        state = super().state()
+        edges = {f"edges.{column}": torch.from_numpy(one) for column, one in enumerate(self.edges)}
+        return State(state.tensors | edges | {"anchors": self.anchors}, state.values | {"graphs": len(self.edges)})
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`."""
+        super().load_state(state)
+        self.anchors = state.tensors["anchors"]
+        self.edges = [state.tensors[f"edges.{column}"].numpy() for column in range(state.values["graphs"])]
