@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,31 @@ from mlcil.methods.registry import method_class
 from mlcil.models.backbone import Backbone
 
 IMAGES, SIZE, CLASSES = 24, 16, 6
+
+
+class Infer:
+    """`methods.base.Inference` on a `World`."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def __call__(self, function, rows):
+        self.world.passes.append(rows.tolist())
+        self.world.method.tagger.eval()
+        with torch.inference_mode():
+            values = function(self.world.images[rows]).float().numpy()
+        self.world.method.tagger.train()
+        return values
+
+    def total(self, function, chosen):
+        self.world.passes.append(chosen.indices.tolist())
+        self.world.method.tagger.eval()
+        total = 0
+        for rows in np.array_split(np.arange(len(chosen.indices)), 3):
+            indices = torch.from_numpy(chosen.indices[rows])
+            total = total + function(Batch(self.world.images[indices], torch.from_numpy(chosen.labels[rows]), indices))
+        self.world.method.tagger.train()
+        return total
 
 
 class World:
@@ -36,25 +63,25 @@ class World:
     def make(self, name="krt", budget=None, kind=None, **options):
         torch.manual_seed(0)
         method = method_class(name)
-        options = {"width": 16, "heads": 4} | options if name == "krt" else options
-        self.method = method(
-            method.Config(**options), Backbone("small_conv", SIZE), Task(kind, CLASSES), budget or Budget()
-        )
+        options = {"width": 16, "heads": 4} | options if name.startswith("krt") else options
+        net = Backbone("test_vit", 32) if name == "l2p" else Backbone("small_conv", SIZE)
+        self.method = method(method.Config(**options), net, Task(kind, CLASSES), budget or Budget())
         return self.method
 
-    def infer(self, function, rows):
-        self.passes.append(rows.tolist())
-        self.method.tagger.eval()
-        with torch.inference_mode():
-            values = function(self.images[rows]).float().numpy()
-        self.method.tagger.train()
-        return values
+    @property
+    def infer(self):
+        """What the training code gives to a method's hooks."""
+        return Infer(self)
 
-    def batch(self, session, count=None, method=None):
+    def batch(self, session, count=None, method=None, draws=()):
+        """The first `count` images of an epoch, with the images at the positions `draws` as replay."""
         full = (method or self.method).training_set(session)
-        rows = slice(count)
-        indices = torch.from_numpy(full.indices[rows])
-        return Batch(self.images[indices], torch.from_numpy(full.labels[rows]), indices)
+
+        def part(rows):
+            indices = torch.from_numpy(full.indices[rows])
+            return Batch(self.images[indices], torch.from_numpy(full.labels[rows]), indices)
+
+        return replace(part(np.arange(full.shown)[:count]), replay=tuple(part(np.asarray(rows)) for rows in draws))
 
     def train(self, session, steps, lr=1e-2, method=None):
         from mlcil.training.optimiser import make_optimiser

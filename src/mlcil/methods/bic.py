@@ -105,6 +105,10 @@ class BiC(Rehearsal):
         logits = self.tagger(images).logits.float()
         return torch.sigmoid(corrected(logits, self.tagger.sizes[-1], self.correction))
 
+    def kept(self) -> int:
+        """With those set aside."""
+        return len(self.buffer) + len(self.validation)
+
     def notes(self) -> dict[str, float]:
         """With the correction and the images that it was fitted on."""
         alpha, beta = self.correction

@@ -23,12 +23,12 @@ from .base import Inference, Method, MethodConfig, State, Task, TrainingSet, par
 class OEWCConfig(MethodConfig):
     """The right weight depends on the net and the Fisher's scale: look for a penalty of 0.01 to 1 of the loss."""
 
-    weight: float = option(10.0, "lambda, of the penalty; no factor 1/2", low=0, paper="Progress & Compress, eq. 9")
+    weight: float = option(100.0, "lambda, of the penalty; no factor 1/2", low=0, paper="Progress & Compress, eq. 9")
     gamma: float = option(1.0, "how much of the old Fisher stays", low=0, high=1, paper="Progress & Compress, eq. 9")
     fisher: str = option(
         "empirical", "gradients of the given labels, or of labels drawn from the model", choices=("empirical", "true")
     )
-    images: int = option(2000, "images of a session that the Fisher is estimated on, at most", low=1)
+    fisher_images: int = option(2000, "images of a session that the Fisher is estimated on, at most", low=1)
 
 
 class OEWC(Method):
@@ -57,7 +57,7 @@ class OEWC(Method):
     def after_session(self, session: Session, infer: Inference) -> None:
         """Add the session's Fisher information to what is left of the old."""
         super().after_session(session, infer)
-        count = min(self.config.images, len(session.indices))
+        count = min(self.config.fisher_images, len(session.indices))
         rows = np.sort(generator_from_torch().choice(len(session.indices), count, replace=False))
         squares = infer.total(
             lambda batch: self._squared_gradients(batch, session.first),

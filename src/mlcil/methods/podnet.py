@@ -46,6 +46,8 @@ class PODNet(KD):
 
     def distances(self, now: Output, before: Output) -> dict[str, tuple[float, Tensor]]:
         """The final feature's and the stages'."""
+        if not now.stages:  # all of them frozen, and their output given
+            return super().distances(now, before)
         # Stages whose frozen output is given are the same for both: they count with distance 0.
         spatial = pod_spatial(now.stages, before.stages, self.tagger.backbone.watched).mean()
         return super().distances(now, before) | {"spatial": (self.config.spatial_weight, spatial)}

@@ -115,7 +115,11 @@ class Rehearsal(Method):
 
     def notes(self) -> dict[str, Any]:
         """How many exemplars there are."""
-        return super().notes() | ({"exemplars": len(self.buffer)} if self.budget else {})
+        return super().notes() | ({"exemplars": self.kept()} if self.budget else {})
+
+    def kept(self) -> int:
+        """How many images of earlier sessions can still be seen."""
+        return len(self.buffer)
 
     def state(self) -> State:
         """The model's state and the buffer."""

@@ -26,7 +26,7 @@ class TPCILConfig(RehearsalConfig):
 
     selection: str = with_default(RehearsalConfig, "selection", "graph", choices=("graph", "herding", "random"))
     replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
-    weight: float = option(10.0, "of the topology-preserving loss", low=0, paper="TPCIL, section 3.3")
+    weight: float = option(5.0, "of the topology-preserving loss", low=0, paper="TPCIL, section 3.3")
     pairs: str = option(
         "all",
         "pairs of a draw to correlate: all, or those that the Hebbian rule joined (few in a small draw)",

@@ -24,9 +24,10 @@ def stage_parameters(net: Any) -> list[list[str]]:
 def stage_modules(net: Any) -> list[nn.Module]:
     """The modules whose outputs are the maps of a net's last four stages; empty where it does not say."""
     if isinstance(net, SmallConvNet):
-        return list(net.blocks)
-    names = [one["module"] for one in getattr(net, "feature_info", [])]
-    return [net.get_submodule(name) for name in names[-4:]]
+        stages: list[nn.Module] = list(net.blocks)
+    else:
+        stages = [net.get_submodule(one["module"]) for one in getattr(net, "feature_info", [])[-4:]]
+    return [_last_link(stage) for stage in stages]
 
 
 def freeze(net: nn.Module, names: set[str]) -> list[nn.Module]:
@@ -70,6 +71,13 @@ def frozen_prefix(chain: list[nn.Module]) -> int:
         if any(parameter.requires_grad for parameter in module.parameters()):
             return place
     return len(chain)
+
+
+def _last_link(module: nn.Module) -> nn.Module:
+    """The module that gives a sequence's output; `module_chain` calls it and not the sequence."""
+    while isinstance(module, nn.Sequential):
+        module = module[-1]
+    return module
 
 
 def _links(net: nn.Module) -> Iterator[nn.Module]:

@@ -1,0 +1,308 @@
+"""What every method must hold to, ours or another package's, tried on a few tiny images.
+
+    from mlcil.training.checks import check_method
+
+    check_method(MyMethod)
+
+takes some ten seconds and raises an AssertionError that names the promise which was broken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..core.config import build, option_names
+from ..data.images import DataSet
+from ..data.loading import Batch
+from ..data.protocol import Protocol, Session, make_protocol
+from ..memory.buffer import Budget
+from ..methods.base import Method, MethodConfig, State
+from ..methods.finetune import FineTuning
+from ..methods.registry import all_methods, register
+from . import prepare
+from .config import RunConfig, make_config
+from .folder import load_state, save_state
+from .run import run
+
+TINY: dict[str, Any] = {
+    "data": "digits:train=40,test=30,size=16",
+    "protocol": "0,1|2,3",
+    "backbone": "small_conv",
+    "weights": None,
+    "image_size": 16,
+    "epochs": 2,
+    "batch_size": 8,
+    "base_lr": 1e-3,
+    "lr": 1e-3,
+    "augment": "flip",
+    "threads": 1,
+    "accelerator": "cpu",
+    "checkpoint_seconds": 0.0,  # after every step
+}
+
+
+def check_method(method: type[Method], **values: Any) -> None:
+    """Try everything that the rest of the library relies on.
+
+    Arguments:
+        method: the class; it need not be registered, but must be importable by its module and name.
+        values: settings and options of the tiny runs, such as `backbone="test_vit"` or `width=16`.
+
+    Raises:
+        AssertionError: a promise is broken; the message says which.
+    """
+    with tempfile.TemporaryDirectory() as folder, _known(method):
+        bench = _Bench(method, values, Path(folder))
+        check_results(bench)
+        check_growth(bench)
+        check_resume(bench)
+        check_hidden_labels(bench)
+        check_plain(bench)
+    check_processes([(method, values)])
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A method, the settings to try it with, and a place for the runs."""
+
+    method: type[Method]
+    values: Mapping[str, Any]
+    folder: Path
+
+    def config(self, **changes: Any) -> RunConfig:
+        """The tiny run's configuration."""
+        return _config(self.method, {**self.values, **changes})
+
+    def whole(self) -> Path:
+        """The folder of a run without interruption, made when it is first asked for."""
+        out = self.folder / "whole"
+        if not out.exists():
+            run(self.config(), out)
+        return out
+
+    def expect(self, holds: bool, promise: str) -> None:
+        """Fail with the method's name."""
+        if not holds:
+            raise AssertionError(f"method {self.method.name}: {promise}")
+
+
+def _config(method: type[Method], values: Mapping[str, Any]) -> RunConfig:
+    needed = {} if method.buffer_use == "none" else {"buffer": "3"}
+    return make_config({**TINY, "method": method.name, **needed}, values)
+
+
+@contextmanager
+def _known(method: type[Method]) -> Iterator[None]:
+    """Let the name stand for this class meanwhile."""
+    methods = all_methods()
+    before = methods.get(method.name)
+    register(method)
+    try:
+        yield
+    finally:
+        if before is None:
+            del methods[method.name]
+        else:
+            methods[method.name] = before
+
+
+def check_results(bench: _Bench) -> None:
+    """Losses are finite, scores are as many as classes seen, and the buffer keeps to its budget."""
+    results = json.loads((bench.whole() / "results.json").read_text())
+    bench.expect(results["finished"], "a run ends")
+    records = [json.loads(line) for line in (bench.whole() / "metrics.jsonl").read_text().splitlines()]
+    losses = [value for one in records for value in one.get("losses", {}).values()]
+    bench.expect(bool(losses) and all(map(math.isfinite, losses)), "losses are finite")
+    for session in results["sessions"]:
+        bench.expect(len(session["ap"]) == len(session["classes"]), "there is a score for every class seen so far")
+    if bench.method.buffer_use != "none":
+        for text in ("1", "3", "total:5"):
+            _check_budget(bench, text)
+
+
+def _check_budget(bench: _Bench, text: str) -> None:
+    out, budget = bench.folder / f"budget {text}".replace(":", " "), Budget.parse(text)
+    for session in run(bench.config(buffer=text, epochs=1), out)["sessions"]:
+        allowed = budget.total or budget.per_class * len(session["classes"])
+        bench.expect(session["notes"]["exemplars"] <= allowed, f"a buffer of {text} keeps at most {allowed} images")
+
+
+def check_growth(bench: _Bench) -> None:
+    """A grown model says the same of old classes until it is trained, and state survives the disk to the bit."""
+    config = bench.config()
+    data = prepare.prepare_data(config.settings, lambda line: None)
+    method, _ = prepare.prepare_method(config, data.total_classes)
+    final = load_file(bench.whole() / "session-01" / "state.safetensors")
+    tensors, values = load_state(bench.whole() / "session-01" / "state.safetensors")
+    method.load_state(State(tensors, values))
+    bench.expect(_same(method.state().tensors, final), "load_state and state are inverse")
+    save_state(bench.folder / "again.safetensors", *method.state())
+    bench.expect(_same(load_file(bench.folder / "again.safetensors"), final), "state survives the disk to the bit")
+    if len(data.protocol.sizes) > 1 and not bench.method.is_joint:
+        _check_growth(bench, method, data)
+
+
+def _check_growth(bench: _Bench, method: Method, data: prepare.Data) -> None:
+    size = bench.config().settings.image_size
+    images = torch.rand(6, 3, size, size, generator=torch.Generator().manual_seed(0))
+    method.tagger.eval()
+    with torch.no_grad():
+        before = method.tagger(images).logits
+        method.tagger.grow(data.protocol.sizes[1])
+        after = method.tagger(images).logits
+    bench.expect(after.shape[1] == sum(data.protocol.sizes[:2]), "the model grows by the session's classes")
+    bench.expect(torch.equal(before, after[:, : before.shape[1]]), "growing leaves the old classes' scores as they are")
+
+
+class _InterruptedError(Exception):
+    """Raised in place of a crash."""
+
+
+def check_resume(bench: _Bench) -> None:
+    """A run that is interrupted again and again ends as if it had not been."""
+    out, method = bench.folder / "resumed", bench.method
+    for steps in (3, 9, 4):
+        left = steps
+
+        class Stopping(method):  # type: ignore[valid-type, misc]
+            """The method, until it stops."""
+
+            def losses(self, batch: Batch) -> dict[str, Tensor]:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise _InterruptedError
+                found: dict[str, Tensor] = super().losses(batch)
+                return found
+
+        with _known(Stopping):
+            try:
+                run(bench.config(), out)
+            except _InterruptedError:
+                continue
+    run(bench.config(), out)
+    bench.expect(_same_outcome(out, bench.whole()), "an interrupted run continues to the same result, to the bit")
+
+
+def check_hidden_labels(bench: _Bench) -> None:
+    """Replacing every label that a session may not see by noise changes nothing."""
+    out, real = bench.folder / "poisoned", make_protocol
+    with patch.object(prepare, "make_protocol", lambda *given: poisoned(real(*given))):
+        run(bench.config(), out)
+    bench.expect(_same_outcome(out, bench.whole()), "no label that a session may not see is read")
+
+
+def check_plain(bench: _Bench) -> None:
+    """With the options named by `Method.plain` and no buffer, it is fine-tuning step for step."""
+    plain, method = bench.method.plain, bench.method
+    if plain is None:
+        return
+    own = {key: value for key, value in bench.values.items() if key in option_names(method.Config)}
+    config = replace(bench.config(), options=build(method.Config, {**own, **plain}, method.name))
+    settings = replace(config.settings, buffer="0")
+    run(RunConfig(settings, config.options), bench.folder / "plain")
+    tuned = RunConfig(replace(settings, method="ft"), MethodConfig(config.options.missing))
+    with _known(FineTuning):
+        run(tuned, bench.folder / "fine-tuning")
+    ours, theirs = (_tagger(bench.folder / name) for name in ("plain", "fine-tuning"))
+    bench.expect(_same(ours, theirs), f"with {dict(plain)} and no buffer it equals fine-tuning, step for step")
+
+
+def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> None:
+    """Each method runs in two processes that exchange gradients over gloo.
+
+    Arguments:
+        cases: classes, importable by module and name, and their settings as for `check_method`.
+    """
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        listed = [[one.__module__, one.__qualname__, dict(values)] for one, values in cases]
+        (folder / "cases.json").write_text(json.dumps(listed))
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        paths = os.pathsep.join(sys.path)
+        done = subprocess.run(
+            [*command, "-m", __name__, str(folder)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for method, _ in cases:
+            results = folder / method.name / "results.json"
+            if done.returncode or not (results.exists() and json.loads(results.read_text())["finished"]):
+                raise AssertionError(f"method {method.name}: it runs in two processes\n{done.stderr[-3000:]}")
+
+
+def _run_cases(folder: Path) -> None:
+    """What each of the two processes does."""
+    import importlib
+
+    for module, name, values in json.loads((folder / "cases.json").read_text()):
+        method: Any = importlib.import_module(module)
+        for part in name.split("."):
+            method = getattr(method, part)
+        with _known(method):
+            config = _config(method, {**values, "devices": 2, "strategy": "ddp", "epochs": 1})
+            run(config, folder / method.name)
+
+
+@dataclass(frozen=True, eq=False)
+class PoisonedProtocol(Protocol):
+    """Sessions as they are, every label that a session may not see replaced by noise."""
+
+    truth: DataSet = None  # type: ignore[assignment]
+
+    def _session(self, number: int, first: int, stop: int) -> Session:
+        seen = _noise(self.truth, number)
+        seen.train.labels[:, first:stop] = self.truth.train.labels[:, first:stop]
+        return Protocol(seen, self.sizes)._session(number, first, stop)
+
+
+def poisoned(protocol: Protocol) -> Protocol:
+    """The protocol with noise in place of whatever a session may not see."""
+    return PoisonedProtocol(_noise(protocol.data, 0), protocol.sizes, protocol.data)
+
+
+def _noise(data: DataSet, seed: int) -> DataSet:
+    noise = np.random.default_rng(seed).integers(-1, 2, data.train.labels.shape).astype(np.int8)
+    return DataSet(replace(data.train, labels=noise), data.test)
+
+
+def _same_outcome(one: Path, other: Path) -> bool:
+    """Whether two runs have the same results, but for the clock, and the same state to the bit."""
+    results = [json.loads((folder / "results.json").read_text()) for folder in (one, other)]
+    for session in (session for result in results for session in result["sessions"]):
+        del session["train_seconds"]
+    return bool(results[0] == results[1]) and _same(_state(one), _state(other))
+
+
+def _state(folder: Path) -> dict[str, Tensor]:
+    return load_file(sorted(folder.glob("session-*/state.safetensors"))[-1])
+
+
+def _tagger(folder: Path) -> dict[str, Tensor]:
+    return {key: value for key, value in _state(folder).items() if key.startswith("tagger.")}
+
+
+def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+if __name__ == "__main__":
+    _run_cases(Path(sys.argv[1]))

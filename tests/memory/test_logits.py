@@ -1,0 +1,138 @@
+"""Stored logits: each as wide as the classes of its time, found again by image."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlcil.losses.distillation import logit_distance
+from mlcil.memory.logits import StoredLogits
+
+
+def images(*indices):
+    return torch.tensor(indices, dtype=torch.int64)
+
+
+def filled():
+    """Images 3 and 8 of a time with two classes, image 5 of a time with three."""
+    stored = StoredLogits()
+    stored.put(images(3, 8), torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
+    stored.put(images(5), torch.tensor([[0.5, 0.25, -4.0]]))
+    return stored
+
+
+def test_logits_are_found_by_image_in_any_order_with_the_width_of_their_time():
+    logits, known = filled().get(images(5, 8, 3, 8), 4)
+    assert logits.tolist() == [[0.5, 0.25, -4, 0], [2, 0, 0, 0], [1, -1, 0, 0], [2, 0, 0, 0]]
+    assert known.tolist() == [[True] * 3 + [False]] + [[True, True, False, False]] * 3
+    assert logits.dtype == torch.float32
+    assert known.dtype == torch.bool
+
+
+def test_a_logit_of_zero_is_known():
+    _, known = filled().get(images(8), 2)
+    assert known.all()
+
+
+def test_of_an_image_that_was_never_stored_nothing_is_known():
+    stored = filled()
+    logits, known = stored.get(images(4, 3), 2)
+    assert logits.tolist() == [[0, 0], [1, -1]]
+    assert known.tolist() == [[False, False], [True, True]]
+    assert 3 in stored
+    assert 4 not in stored
+
+
+def test_no_image_gives_no_rows():
+    logits, known = filled().get(images(), 3)
+    assert logits.shape == known.shape == (0, 3)
+
+
+def test_putting_again_replaces_and_may_widen():
+    stored = filled()
+    stored.put(images(3), torch.tensor([[7.0, 8.0, 9.0]]))
+    logits, known = stored.get(images(3, 8), 3)
+    assert logits.tolist() == [[7, 8, 9], [2, 0, 0]]
+    assert known.tolist() == [[True] * 3, [True, True, False]]
+
+
+def test_what_is_stored_does_not_follow_the_tensor_it_came_from():
+    stored, said = StoredLogits(), torch.tensor([[1.0, 2.0]], requires_grad=True)
+    stored.put(images(1), said)
+    with torch.no_grad():
+        said.mul_(10)
+    logits, _ = stored.get(images(1), 2)
+    assert logits.tolist() == [[1, 2]]
+    assert not logits.requires_grad
+    logits.zero_()
+    assert stored.get(images(1), 2)[0].tolist() == [[1, 2]]
+
+
+def test_half_precision_is_stored_as_float32():
+    stored = StoredLogits()
+    stored.put(images(1), torch.tensor([[0.5, -300.0]], dtype=torch.float16))
+    assert stored.get(images(1), 2)[0].dtype == torch.float32
+    assert stored.state()["values"].dtype == torch.float32
+
+
+def test_images_and_rows_must_be_as_many():
+    with pytest.raises(ValueError):
+        StoredLogits().put(images(1, 2), torch.zeros(3, 2))
+
+
+def test_all_but_the_kept_are_forgotten_and_unknown_ones_do_not_appear():
+    stored = filled()
+    stored.keep([8, 5, 99])
+    assert [index in stored for index in (3, 5, 8, 99)] == [False, True, True, False]
+    assert stored.get(images(8, 5), 3)[0].tolist() == [[2, 0, 0], [0.5, 0.25, -4]]
+    stored.keep([])
+    assert len(stored.state()["images"]) == 0
+
+
+@given(
+    widths=st.dictionaries(st.integers(0, 2**40), st.integers(0, 7), max_size=8),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_state_round_trip(widths, seed):
+    generator, stored, other = torch.Generator().manual_seed(seed), StoredLogits(), filled()
+    for index, width in widths.items():
+        stored.put(images(index), torch.randn(1, width, generator=generator))
+    state = {name: value.clone() for name, value in stored.state().items()}
+    assert state["values"].shape == (sum(widths.values()),)
+    other.load_state(state)
+    for name, value in other.state().items():
+        assert torch.equal(value, state[name])
+        assert value.dtype == state[name].dtype
+    asked = images(*widths, 3)  # of what stood there before loading nothing is left
+    for one, another in zip(stored.get(asked, 7), other.get(asked, 7), strict=True):
+        assert torch.equal(one, another)
+    assert (3 in other) == (3 in widths)
+
+
+def test_a_loaded_state_is_not_shared():
+    state, stored = filled().state(), StoredLogits()
+    stored.load_state(state)
+    state["values"].zero_()
+    assert stored.get(images(3), 2)[0].tolist() == [[1, -1]]
+
+
+def test_an_empty_state_is_a_state():
+    stored = StoredLogits()
+    state = stored.state()
+    assert {name: (value.shape, value.dtype) for name, value in state.items()} == {
+        "images": ((0,), torch.int64),
+        "widths": ((0,), torch.int64),
+        "values": ((0,), torch.float32),
+    }
+    other = filled()
+    other.load_state(state)
+    assert not other.get(images(3, 5, 8), 3)[1].any()
+
+
+def test_the_distance_is_over_what_was_stored():
+    stored = StoredLogits()
+    stored.put(images(6), torch.tensor([[1.0, -1.0, 0.5]]))
+    now = torch.tensor([[0.0, -1.0, 1.5, 7.0, -7.0]])
+    # Padding with zeros would give 20.
+    assert logit_distance(now, *stored.get(images(6), 5)).item() == pytest.approx(0.666667, abs=1e-6)

@@ -1,0 +1,283 @@
+"""What a memory shows again: which images, how often, with which labels, and the same after an interruption."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mlcil.data.loading import plan_epoch
+from mlcil.memory.buffer import Budget
+from mlcil.methods.base import Task
+from mlcil.methods.er import ER
+from mlcil.models.backbone import Backbone
+
+STREAMS = ["reservoir", "prs", "ocdm"]
+SELECTIONS = ["herding", "random", *STREAMS]
+
+
+def plan_of(method, session, epoch=0, batch=5):
+    return plan_epoch(method.training_set(session).shown, batch, 0, session.number, epoch)
+
+
+def rng_of(session, epoch=0, seed=0):
+    return np.random.default_rng([seed, session.number, epoch])
+
+
+def drawn(method, session, epochs=(0,), batch=5, seed=0):
+    """The draws of some epochs, as the loop asks for them."""
+    training = method.training_set(session)
+    return [
+        method.draw(training, plan_of(method, session, epoch, batch), epoch, rng_of(session, epoch, seed))
+        for epoch in epochs
+    ]
+
+
+def opened(world, number=2, budget=None, epochs=(0,), name="er", **options):
+    """A method whose memory has seen `number` - 1 sessions, and which has opened the next."""
+    sessions = world.sessions()
+    method = world.make(name, budget or Budget(per_class=3), **options)
+    for session in sessions[: number - 1]:
+        method.before_session(session, world.infer)
+        drawn(method, session, epochs)
+        method.after_session(session, world.infer)
+    world.passes.clear()
+    method.before_session(sessions[number - 1], world.infer)
+    return method, sessions[number - 1]
+
+
+def as_lists(draws):
+    return [[[one.tolist() for one in step] for step in epoch] for epoch in draws]
+
+
+@pytest.mark.parametrize("selection", ["herding", "random"])
+@pytest.mark.parametrize("batch", [1, 3, 5, 40])
+def test_draws_are_distinct_images_of_the_memory_as_many_as_the_batch_has(world, selection, batch):
+    method, session = opened(world, selection=selection)
+    memory, training = set(method.buffer.indices.tolist()), method.training_set(session)
+    plan, (draws,) = plan_of(method, session, batch=batch), drawn(method, session, batch=batch)
+    assert 1 < len(memory) < len(session.indices)
+    assert len(draws) == len(plan)
+    for positions, (rows,) in zip(plan, draws, strict=True):
+        shown = training.indices[rows].tolist()
+        assert set(shown) <= memory
+        assert len(set(shown)) == len(shown) == min(len(positions), len(memory))
+
+
+@pytest.mark.parametrize("selection", STREAMS)
+@pytest.mark.parametrize("budget", [Budget(per_class=2), Budget(total=5)])
+def test_a_step_draws_from_the_memory_as_it_stood_before_it(world, selection, budget):
+    method, session = opened(world, budget=budget, selection=selection)
+    training, plan, rng = method.training_set(session), plan_of(method, session), rng_of(session)
+    memories, draws = [], []
+    for positions in plan:
+        memories.append(set(method.buffer.present().tolist()))
+        (step,) = method.draw(training, [positions], 0, rng)
+        draws.append(step)
+    for memory, positions, (rows,) in zip(memories, plan, draws, strict=True):
+        assert set(training.indices[rows].tolist()) <= memory
+        assert len(set(rows.tolist())) == len(rows) == min(len(positions), len(memory))
+    assert len({frozenset(memory) for memory in memories}) > 1  # it changes on the way
+    again, session = opened(world, budget=budget, selection=selection)
+    assert as_lists(drawn(again, session)) == as_lists([draws])
+
+
+@pytest.mark.parametrize("selection", STREAMS)
+def test_a_stream_is_drawn_from_in_the_first_session_already(world, selection):
+    method, session = opened(world, 1, selection=selection)
+    (draws,) = drawn(method, session, batch=2)
+    assert draws[0] == ()
+    assert all(len(step) == 1 for step in draws[1:])
+
+
+def test_other_memories_are_empty_in_the_first_session(world):
+    method, session = opened(world, 1)
+    assert drawn(method, session) == [[()] * len(plan_of(method, session))]
+
+
+def test_an_exemplar_is_shown_as_often_as_images_per_exemplar(world):
+    method, session = opened(world)
+    images, exemplars, batch, epochs = len(session.indices), len(method.buffer), 5, 300
+    assert exemplars >= batch  # else a step shows less than a batch of them
+    counts = np.zeros((epochs, len(method.training_set(session).indices)), np.int64)
+    steps = len(plan_of(method, session))
+    for epoch in range(epochs):
+        (draws,) = drawn(method, session, [epoch], batch)
+        for (rows,) in draws:
+            counts[epoch, rows] += 1
+    counts = counts[:, np.isin(method.training_set(session).indices, method.buffer.indices)]
+    assert counts.shape[1] == exemplars
+    assert (counts.sum(axis=1) == images).all()  # on average over exemplars: exactly |D^t| / buffer size
+    assert counts.max() <= steps
+    # A step of b images shows an exemplar with probability b / n, independently of the other steps.
+    chances = np.array([len(one) for one in plan_of(method, session)]) / exemplars
+    assert chances.sum() == pytest.approx(images / exemplars)
+    error = np.sqrt((chances * (1 - chances)).sum() / epochs)
+    assert np.abs(counts.mean(axis=0) - images / exemplars).max() < 4.5 * error
+
+
+def test_the_same_generator_gives_the_same_draws(world):
+    method, session = opened(world)
+    assert as_lists(drawn(method, session)) == as_lists(drawn(method, session))
+    assert as_lists(drawn(method, session)) != as_lists(drawn(method, session, seed=1))
+    assert as_lists(drawn(method, session, [0])) != as_lists(drawn(method, session, [1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "selection"), [*(("er", selection) for selection in STREAMS), ("prs", "prs"), ("ocdm", "ocdm")]
+)
+@pytest.mark.parametrize("budget", [Budget(per_class=2), Budget(total=5)])
+def test_a_resumed_session_finds_the_same_draws_and_memory(world, name, selection, budget):
+    method, session = opened(world, budget=budget, name=name, selection=selection)
+    first = drawn(method, session, [0, 1])
+    state = method.state()  # saved in the midst of the session
+    tensors = {key: value.detach().clone() for key, value in state.tensors.items()}
+    values = json.loads(json.dumps(state.values))
+    first += drawn(method, session, [2])
+    method.after_session(session, world.infer)
+    resumed = world.make(name, budget, selection=selection)
+    resumed.load_state(type(state)(tensors, values))
+    assert as_lists(drawn(resumed, session, [0, 1, 2])) == as_lists(first)
+    resumed.after_session(session, world.infer)
+    (ours, plain), (theirs, other_plain) = method.buffer.state(), resumed.buffer.state()
+    assert plain == other_plain
+    assert plain["seen"] > 0
+    assert set(ours) == set(theirs) == {"indices", "labels", "counts"}
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize("selection", ["herding", "random"])
+def test_mixed_in_every_exemplar_stands_once_in_an_epoch(world, selection):
+    method, session = opened(world, replay="concat", selection=selection)
+    training = method.training_set(session)
+    assert training.epoch_size is None
+    assert training.shown == len(training.indices)
+    plan = plan_of(method, session)
+    shown = training.indices[np.concatenate(plan)].tolist()
+    assert sorted(shown) == sorted(set(session.indices.tolist()) | set(method.buffer.indices.tolist()))
+    assert len(shown) > len(session.indices)
+    assert drawn(method, session) == [[()] * len(plan)]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_paired_an_epoch_goes_over_the_sessions_images_alone(world, selection):
+    method, session = opened(world, selection=selection)
+    training = method.training_set(session)
+    assert training.shown == len(session.indices) < len(training.indices)
+    assert training.indices[: training.shown].tolist() == session.indices.tolist()
+    positions = np.concatenate(plan_of(method, session))
+    assert sorted(training.indices[positions].tolist()) == session.indices.tolist()
+
+
+@pytest.mark.parametrize("replay", ["concat", "paired"])
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("labels", ["stored_onwards", "stored_only"])
+def test_an_exemplar_that_returns_stands_once_with_all_that_is_known(world, replay, selection, labels):
+    method, session = opened(
+        world, budget=Budget(per_class=8), replay=replay, selection=selection, exemplar_labels=labels
+    )
+    training = method.training_set(session)
+    place = {index: row for row, index in enumerate(training.indices.tolist())}
+    assert len(place) == len(training.indices)
+    memory, images = set(method.buffer.indices.tolist()), set(session.indices.tolist())
+    assert set(place) == memory | images
+    assert memory & images
+    assert memory - images
+    later = slice(2, 4)
+    for index in memory & images:
+        assert training.labels[place[index]].tolist() == world.labels[index, :4].tolist()
+    for index in memory - images:
+        annotated = world.labels[index, later].tolist() if labels == "stored_onwards" else [-1, -1]
+        assert training.labels[place[index]].tolist() == [*world.labels[index, :2].tolist(), *annotated]
+    for index in images - memory:
+        assert training.labels[place[index]].tolist() == [-1, -1, *world.labels[index, later].tolist()]
+    assert (session.labels[:, :2] == -1).all()  # the session itself is not written to
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_labels_of_the_storing_session_only(world, selection):
+    method, _ = opened(world, 3, Budget(per_class=4), selection=selection, exemplar_labels="stored_only")
+    third = world.sessions()[2]
+    drawn(method, third)
+    method.after_session(third, world.infer)
+    columns = {session.number: slice(session.first, session.stop) for session in world.sessions()}
+    labels = method.buffer.labels
+    known = labels != -1
+    assert (labels[known] == world.labels[method.buffer.indices][known]).all()
+    unknown = 0
+    for session in world.sessions():
+        absent = ~np.isin(method.buffer.indices, session.indices)
+        assert (labels[absent][:, columns[session.number]] == -1).all()
+        unknown += int(absent.sum())
+    assert unknown
+    assert known.any(axis=1).all()
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_labels_from_the_storing_session_onwards(world, selection):
+    method, session = opened(world, 3, Budget(per_class=4), selection=selection)
+    known = method.buffer.labels != -1
+    assert (method.buffer.labels[known] == world.labels[method.buffer.indices][known]).all()
+    assert known[:, session.first :].all()  # annotated as the session opened
+    late = ~known[:, 0]
+    assert late.any()
+    assert known[late][:, 2:].all()
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("budget", [Budget(per_class=2), Budget(total=5)])
+def test_the_memory_keeps_within_its_budget(world, selection, budget):
+    method = world.make("er", budget, selection=selection)
+    for session in world.sessions():
+        method.before_session(session, world.infer)
+        drawn(method, session, [0, 1])
+        most = budget.total or budget.per_class * session.stop
+        assert len(method.buffer.present()) <= most
+        method.after_session(session, world.infer)
+        assert 0 < len(method.buffer) <= most
+        assert method.notes() == {"exemplars": len(method.buffer)}
+
+
+def test_two_draws_are_independent(world):
+    class Twice(ER):
+        draws = 2
+
+    method, session = opened(world)
+    twice = Twice(method.config, Backbone("small_conv", 16), Task(None, 6), method.budget)
+    twice.load_state(method.state())
+    (draws,) = drawn(twice, session)
+    assert [[len(one) for one in step] for step in draws] == [
+        [len(one)] * 2 for one in plan_of(method, session)
+    ]
+    assert any(set(first.tolist()) != set(second.tolist()) for first, second in draws)
+    assert any(set(first.tolist()) & set(second.tolist()) for first, second in draws)
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_without_a_budget_nothing_is_kept_drawn_or_asked(world, selection):
+    method = world.make("er", selection=selection)
+    for session in world.sessions():
+        method.before_session(session, world.infer)
+        assert drawn(method, session) == [[()] * len(plan_of(method, session))]
+        assert method.training_set(session).indices.tolist() == session.indices.tolist()
+        method.after_session(session, world.infer)
+    assert len(method.buffer) == 0
+    assert method.notes() == {}
+    assert world.passes == []
+
+
+@pytest.mark.parametrize(("selection", "passes"), [("herding", 1), ("random", 0), ("reservoir", 0)])
+def test_features_are_asked_for_where_they_count(world, selection, passes):
+    method, session = opened(world, selection=selection)
+    method.after_session(session, world.infer)
+    assert world.passes == [session.indices.tolist()] * passes
+
+
+def test_a_random_choice_follows_torchs_seed(world):
+    kept = []
+    for seed in (1, 1, 2):
+        method, session = opened(world, 1, selection="random")
+        torch.manual_seed(seed)
+        method.after_session(session, world.infer)
+        kept.append(method.buffer.indices.tolist())
+    assert kept[0] == kept[1] != kept[2]
