@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from mlcil.core.config import About, about, as_dict, build, identity, option, option_names
+from mlcil.core.config import About, about, as_dict, build, identity, option, option_names, with_default
 from mlcil.core.errors import UserError
 
 
@@ -157,3 +157,30 @@ def test_identity_leaves_the_machine_out():
     assert set(option_names(Shape)) - set(values) == {"fast", "workers"}
     assert identity(Shape(fast=True, workers=3)) == values
     assert identity(Shape(epochs=3)) != values
+
+
+@dataclass(frozen=True)
+class Ball(Shape):
+    kind: str = with_default(Shape, "kind", "round", choices=["round", "none"])
+    epochs: int = with_default(Shape, "epochs", 5)
+
+
+def about_of(config, name):
+    return about(next(field for field in dataclasses.fields(config) if field.name == name))
+
+
+def test_another_default_keeps_all_else():
+    assert dataclasses.replace(Shape(), kind="round", epochs=5) == Shape(**vars(Ball()))
+    assert about_of(Ball, "epochs") == about_of(Shape, "epochs")
+    assert option_names(Ball) == option_names(Shape)  # in the place it had
+    with pytest.raises(UserError, match="epochs: got 0, expected at least 1"):
+        build(Ball, {"epochs": 0}, "x")
+
+
+def test_another_default_may_narrow_the_choices():
+    assert about_of(Ball, "kind") == dataclasses.replace(about_of(Shape, "kind"), choices=("round", "none"))
+    assert about_of(Shape, "kind").choices == ("flat", "round", "none")  # the original is left alone
+    assert build(Ball, {"kind": "none"}, "x").kind == "none"
+    with pytest.raises(UserError, match="kind: got 'flat', expected one of round, none$"):
+        build(Ball, {"kind": "flat"}, "x")
+    assert build(Shape, {"kind": "flat"}, "x").kind == "flat"

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from mlcil.core.randomness import derive_seed
+from mlcil.core.randomness import derive_seed, generator_from_torch
 
 
 def test_the_seed_of_a_key_never_changes():
@@ -41,3 +41,28 @@ def test_the_order_of_the_key_counts():
 def test_a_negative_part_is_a_bug():
     with pytest.raises(ValueError):
         derive_seed(-1)
+
+
+def numbers(rng):
+    return rng.integers(2**60, size=4).tolist()
+
+
+def test_a_generator_from_torch_follows_torchs_seed():
+    torch.manual_seed(5)
+    first, second = numbers(generator_from_torch()), numbers(generator_from_torch())
+    torch.manual_seed(5)
+    assert numbers(generator_from_torch()) == first
+    assert numbers(generator_from_torch()) == second != first
+    torch.manual_seed(6)
+    assert numbers(generator_from_torch()) != first
+
+
+def test_a_generator_from_torch_costs_one_draw():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    generator_from_torch()
+    after = torch.get_rng_state()
+    assert not torch.equal(before, after)  # so that two in a row differ
+    torch.set_rng_state(before)
+    torch.randint(2**62, ())
+    assert torch.equal(torch.get_rng_state(), after)  # by a single draw

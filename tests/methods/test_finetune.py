@@ -5,7 +5,7 @@ import torch
 
 from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
-from mlcil.memory.buffer import Budget
+from mlcil.training.config import make_config
 
 
 def test_a_session_without_steps_changes_no_old_score(world):
@@ -71,7 +71,6 @@ def test_fine_tuning_keeps_no_teacher_and_asks_nothing(world):
     for session in world.sessions():
         world.learn(session, steps=1)
         assert method.teacher is None
-        assert len(method.buffer) == 0
     assert world.passes == []
     assert method.notes() == {}
 
@@ -89,11 +88,12 @@ def test_joint_sees_every_class_in_one_session(world):
 
 
 @pytest.mark.parametrize("name", ["ft", "joint"])
-@pytest.mark.parametrize("budget", [Budget(per_class=2), Budget(total=5)])
-def test_a_buffer_is_refused_in_one_line(world, name, budget):
+@pytest.mark.parametrize("buffer", ["2", "total:5"])
+def test_a_buffer_is_refused_in_one_line(name, buffer):
     with pytest.raises(UserError, match=f"^method {name} keeps no exemplars") as error:
-        world.make(name, budget)
+        make_config({"method": name, "buffer": buffer})
     assert len(str(error.value).splitlines()) == 1
+    assert make_config({"method": name, "buffer": "0"}).settings.method == name
 
 
 def test_state_round_trip(world):

@@ -81,8 +81,9 @@ def test_drawn_exemplars_are_distilled_too(world):
     batch = world.batch(session, 4, draws=[rows])
     images = world.images[training.indices[np.concatenate([np.arange(4), rows])]]
     with torch.no_grad():
-        term, distance = method.losses(batch)["feature"], literal_distance(
-            method.tagger(images).pooled, method.teacher(images).pooled
+        term, distance = (
+            method.losses(batch)["feature"],
+            literal_distance(method.tagger(images).pooled, method.teacher(images).pooled),
         )
     assert term.item() == pytest.approx(180 / 64 * math.sqrt(2) * distance, rel=1e-3)
 

@@ -2,12 +2,19 @@
 
 import pytest
 
+from mlcil.core.config import build, option_names
 from mlcil.core.errors import UserError
 from mlcil.methods import registry
 from mlcil.methods.base import Method
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.joint import Joint
 from mlcil.methods.krt import KRT
+from mlcil.training.config import RunSettings, make_config
+
+NAMES = (
+    *("ft", "joint", "probes", "lwf", "oewc", "prs", "ocdm", "er", "icarl", "bic", "tpcil", "podnet", "derpp", "l2p"),
+    *("krt", "kd", "krt_without_dpl", "krt_without_ica", "krt_with_kd"),
+)
 
 
 class Other(Method):
@@ -81,3 +88,56 @@ def test_a_name_stands_once(install):
     install(Again)
     with pytest.raises(UserError, match=r"'package.module:Thing' registers method 'krt', which exists already"):
         registry.all_methods()
+
+
+def test_every_method_of_the_comparison_is_there(install):
+    install()
+    assert len(NAMES) == 19
+    assert set(registry.all_methods()) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_never_has_the_name_of_a_setting(name):
+    own = option_names(registry.method_class(name).Config)
+    assert not set(own) & set(option_names(RunSettings))  # `--set key=value` means one thing
+    assert "options" not in own
+    assert "missing" in own
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_method_declares_can_be_built(name):
+    method = registry.method_class(name)
+    build(RunSettings, method.recipe, "recipe")
+    assert build(method.Config, method.plain or {}, "plain") == method.Config(**(method.plain or {}))
+    buffer = {"none": "0", "optional": "0", "required": "5"}[method.buffer_use]
+    config = make_config({"method": name, "buffer": buffer})
+    assert config.options == method.Config()
+    assert {key: getattr(config.settings, key) for key in method.recipe} == dict(method.recipe)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_buffer_is_checked_against_the_methods_use_of_it(name):
+    method = registry.method_class(name)
+    refused = {"none": "5", "required": "0"}.get(method.buffer_use)
+    allowed = {"0", "5", "total:9"} - ({"5", "total:9"} if refused == "5" else {refused})
+    for buffer in allowed:
+        assert make_config({"method": name, "buffer": buffer}).settings.buffer == buffer
+    for buffer in {"0", "5", "total:9"} - allowed:
+        with pytest.raises(UserError, match=f"^method {name} (keeps no exemplars|needs a buffer)") as error:
+            make_config({"method": name, "buffer": buffer})
+        assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_method_can_be_registered_in_this_process(install):
+    install()
+
+    @registry.register
+    class Fresh(FineTuning):
+        name = "fresh_method"
+
+    assert registry.method_class("fresh_method") is Fresh
+    assert set(registry.all_methods()) == {*NAMES, "fresh_method"}
+    assert make_config({"method": "fresh_method"}).settings.method == "fresh_method"
+    del registry.all_methods()["fresh_method"]
+    with pytest.raises(UserError, match="unknown method 'fresh_method'"):
+        registry.method_class("fresh_method")

@@ -246,9 +246,7 @@ def test_two_draws_are_independent(world):
     twice = Twice(method.config, Backbone("small_conv", 16), Task(None, 6), method.budget)
     twice.load_state(method.state())
     (draws,) = drawn(twice, session)
-    assert [[len(one) for one in step] for step in draws] == [
-        [len(one)] * 2 for one in plan_of(method, session)
-    ]
+    assert [[len(one) for one in step] for step in draws] == [[len(one)] * 2 for one in plan_of(method, session)]
     assert any(set(first.tolist()) != set(second.tolist()) for first, second in draws)
     assert any(set(first.tolist()) & set(second.tolist()) for first, second in draws)
 

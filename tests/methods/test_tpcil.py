@@ -101,7 +101,7 @@ def test_the_hebbian_term_correlates_joined_pairs_alone(world):
     mask = torch.tensor([[(a, b) in edges for b in indices.tolist()] for a in indices.tolist()])
     assert 4 <= mask.sum() < mask.numel() - len(mask)
     anchors = method.anchors[method._rows(torch.from_numpy(indices))]
-    expected = 10 * topology_loss(features(world, method, indices), anchors, mask)
+    expected = method.config.weight * topology_loss(features(world, method, indices), anchors, mask)
     with torch.no_grad():
         terms = method.losses(world.batch(session, 4, draws=[rows]))
     assert terms["topology"].item() == pytest.approx(expected.item(), rel=1e-3)
@@ -110,6 +110,7 @@ def test_the_hebbian_term_correlates_joined_pairs_alone(world):
 
 def test_the_anchors_take_no_gradient(world):
     method, session = opened(world)
+    method.tagger.zero_grad()
     method.losses(world.batch(session, draws=[pool_of(method, session)]))["topology"].backward()
     assert not method.anchors.requires_grad
     assert method.tagger.backbone.net.blocks[0][0].weight.grad is not None
@@ -156,7 +157,7 @@ def test_exemplars_are_vertices_and_within_the_budget(world, monkeypatch, budget
 
 
 def test_hebbian_pairs_are_the_edges_of_the_classes(world):
-    method, session = opened(world, 3, pairs="hebbian")
+    method, _ = opened(world, 3, pairs="hebbian")
     every = method.buffer.indices
     edges = literal_edges(method)
     assert edges
@@ -184,11 +185,11 @@ def test_all_pairs_need_no_mask(world):
     assert method._pairs(np.arange(3), torch.device("cpu")) is None
 
 
-@pytest.mark.parametrize("options", [{"weight": 0.0}, {}])
-def test_without_weight_or_draw_there_is_no_topology_term(world, options):
-    method, session = opened(world, **options)
-    draws = {0.0: [pool_of(method, session)], 10.0: []}[method.config.weight]
-    assert list(method.losses(world.batch(session, draws=draws))) == ["classification"]
+def test_without_weight_or_draw_there_is_no_topology_term(world):
+    method, session = opened(world, weight=0.0)
+    assert list(method.losses(world.batch(session, draws=[pool_of(method, session)]))) == ["classification"]
+    method, session = opened(world)
+    assert list(method.losses(world.batch(session))) == ["classification"]
 
 
 @pytest.mark.parametrize("selection", ["herding", "random"])
@@ -232,7 +233,7 @@ def test_without_weight_and_exemplars_it_is_fine_tuning_step_for_step(world):
 
 def test_options_and_buffer():
     options = make_config({"method": "tpcil", "buffer": "5"}).options
-    assert (options.selection, options.replay, options.pairs, options.weight) == ("graph", "paired", "all", 10.0)
+    assert (options.selection, options.replay, options.pairs) == ("graph", "paired", "all")
     with pytest.raises(UserError, match=r"^method tpcil needs a buffer"):
         make_config({"method": "tpcil"})
     with pytest.raises(UserError, match="replay: got 'concat', expected one of paired"):

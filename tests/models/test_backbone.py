@@ -1,5 +1,7 @@
 """Every kind of network gives one kind of feature map."""
 
+from copy import deepcopy
+
 import pytest
 import timm
 import torch
@@ -167,3 +169,123 @@ def test_real_weights(shared, name):
     assert features.isfinite().all()
     assert features.std() > 0.01
     assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("stages", [0, 1])
+def test_all_can_be_frozen(name, stages):
+    backbone = Backbone(name, 64, freeze_stages=stages)
+    backbone.freeze_all()
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    expected = backbone.eval()(images(64, 4))
+    features = backbone.train()(images(64, 4))
+    assert not features.requires_grad
+    assert torch.equal(features, expected)  # training mode makes no difference
+    assert not any(parameter.requires_grad for parameter in backbone.parameters())
+    assert not any(module.training for module in backbone.net.modules())
+    assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
+
+
+def test_a_frozen_net_is_in_evaluation_mode_at_once():
+    backbone = Backbone("small_conv", 32).train()
+    backbone.freeze_all()
+    assert not any(module.training for module in backbone.net.modules())
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_watched_stages_give_their_maps(name):
+    backbone = Backbone(name, 64).eval()
+    plain = backbone(images(64))
+    assert backbone.take_maps() == ()
+    assert backbone.watched == 0
+    backbone.watch_stages()
+    features = backbone(images(64))
+    maps = backbone.take_maps()
+    assert torch.equal(features, plain)
+    assert len(maps) == backbone.watched == 4
+    assert all(one.ndim == 4 and len(one) == 2 and one.isfinite().all() for one in maps)
+    sides = [one.shape[2] for one in maps]
+    assert sides == sorted(sides, reverse=True)
+    assert all(one.shape[2] == one.shape[3] for one in maps)
+    maps[0].sum().backward()
+    assert any(parameter.grad is not None for parameter in backbone.parameters())
+
+
+def test_maps_are_those_of_the_blocks_in_order():
+    backbone, value = Backbone("small_conv", 32).eval(), images(32)
+    expected = []
+    for block in backbone.net.blocks:
+        value = block(value)
+        expected.append(value.clone())
+    backbone.watch_stages()
+    features = backbone(images(32))
+    maps = backbone.take_maps()
+    for one, other in zip(maps, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    assert torch.equal(maps[-1], features)
+
+
+def test_maps_of_a_transformer_are_its_last_blocks_patches():
+    backbone, tokens = Backbone("test_vit", 64).eval(), []
+    hooks = [block.register_forward_hook(lambda *call: tokens.append(call[2])) for block in backbone.net.blocks]
+    backbone.watch_stages()
+    backbone(images(64))
+    for hook in hooks:
+        hook.remove()
+    maps = backbone.take_maps()
+    assert [one.shape for one in maps] == [(2, 64, 4, 4)] * 4
+    for one, other in zip(maps, tokens[-4:], strict=True):
+        assert torch.equal(one[:, :, 1, 2], other[:, 1 + 1 * 4 + 2])
+
+
+def test_maps_of_channels_last_nets_are_turned():
+    backbone = Backbone("swin_tiny_patch4_window7_224", 64).eval()
+    backbone.watch_stages()
+    with torch.no_grad():
+        backbone(images(64, 1))
+    shapes = [tuple(one.shape) for one in backbone.take_maps()]
+    assert shapes == [(1, 96, 16, 16), (1, 192, 8, 8), (1, 384, 4, 4), (1, 768, 2, 2)]
+
+
+def test_maps_are_given_once():
+    backbone = Backbone("small_conv", 32).eval()
+    backbone.watch_stages()
+    for _ in range(2):
+        backbone(images(32))
+        assert len(backbone.take_maps()) == 4
+        assert backbone.take_maps() == ()
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_copy_keeps_its_own_maps(name):
+    backbone = Backbone(name, 64).eval()
+    backbone.watch_stages()
+    copy = deepcopy(backbone)
+    backbone(images(64))
+    assert copy.take_maps() == ()
+    copy(images(64, seed=1))
+    ours, theirs = backbone.take_maps(), copy.take_maps()
+    assert len(ours) == len(theirs) == 4
+    assert not any(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("name", "stages"), [("small_conv", 2), ("test_efficientnet", 3), ("test_resnet", 2)])
+def test_maps_after_the_frozen_stages_are_those_of_the_whole_pass(name, stages):
+    backbone, batch = Backbone(name, 64, freeze_stages=stages).eval(), images(64)
+    part = backbone.prefix(batch)
+    backbone.watch_stages()
+    backbone(batch)
+    whole = backbone.take_maps()
+    backbone.starts_at_prefix = True
+    backbone(part)
+    rest = backbone.take_maps()
+    assert 0 < len(rest) < len(whole) == backbone.watched == 4
+    assert all(torch.equal(one, other) for one, other in zip(rest, whole[-len(rest) :], strict=True))
+
+
+def test_a_net_that_names_no_stages_cannot_be_watched():
+    backbone = Backbone("test_vit", 64)
+    del backbone.net.feature_info
+    with pytest.raises(UserError, match=r"^backbone 'test_vit' does not say what its stages are") as error:
+        backbone.watch_stages()
+    assert len(str(error.value).splitlines()) == 1

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,9 @@ import yaml
 from PIL import Image
 
 from mlcil.core.errors import UserError
-from mlcil.data.images import DataSet
-from mlcil.data.protocol import Protocol, Session
 from mlcil.training import prepare
 from mlcil.training import run as run_module
+from mlcil.training.checks import poisoned
 from mlcil.training.config import make_config
 from mlcil.training.run import run
 
@@ -138,32 +136,13 @@ def test_another_configuration_is_refused_with_the_differing_keys(whole: dict[st
     assert outcome(whole["krt"])["finished"]
 
 
-@dataclass(frozen=True, eq=False)
-class PoisonedProtocol(Protocol):
-    """Sessions as they are, every label that a session may not see replaced by noise."""
-
-    truth: DataSet = None  # type: ignore[assignment]
-
-    def _session(self, number: int, first: int, stop: int) -> Session:
-        noise = np.random.default_rng(number).integers(-1, 2, self.truth.train.labels.shape).astype(np.int8)
-        noise[:, first:stop] = self.truth.train.labels[:, first:stop]
-        seen = DataSet(replace(self.truth.train, labels=noise), self.truth.test)
-        return Protocol(seen, self.sizes)._session(number, first, stop)
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_hidden_label_is_ever_read(
     name: str, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = prepare.make_protocol
 
-    def poisoned(data: DataSet, text: str, order: str | None) -> Protocol:
-        made = real(data, text, order)
-        noise = np.random.default_rng(0).integers(-1, 2, made.data.train.labels.shape).astype(np.int8)
-        garbage = DataSet(replace(made.data.train, labels=noise), made.data.test)
-        return PoisonedProtocol(garbage, made.sizes, made.data)
-
-    monkeypatch.setattr(prepare, "make_protocol", poisoned)
+    monkeypatch.setattr(prepare, "make_protocol", lambda *given: poisoned(real(*given)))
     run(make_config(VARIANTS[name]), tmp_path / "run")
     assert_same_outcome(tmp_path / "run", whole[name])
 

@@ -24,7 +24,11 @@ def method_table() -> Table:
 def method_options(name: str) -> Table:
     """Every option of a method, with default, range and paper section."""
     method = method_class(name)
-    return _options(method.Config, f"{name}: {method.summary}", "options of this method, by --set or under options:")
+    lines = ["options of this method, by --set or under options:", f"reference: {method.reference}"]
+    if method.recipe:
+        changed = ", ".join(f"{key} {value}" for key, value in method.recipe.items())
+        lines.append(f"settings with another default: {changed}")
+    return _options(method.Config, f"{name}: {method.summary}", "\n".join(lines))
 
 
 def setting_table() -> Table:

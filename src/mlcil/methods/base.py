@@ -29,7 +29,7 @@ class MethodConfig:
 
     missing: str = option(
         "negative",
-        "what an unknown label of an old class counts as: absent, or nothing",
+        "what an unknown label counts as: absent, or nothing",
         choices=("negative", "ignore"),
         paper="KRT, section 3.1",
     )

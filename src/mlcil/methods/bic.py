@@ -28,7 +28,7 @@ class BiCConfig(RehearsalConfig):
     temperature: float = option(2.0, "T of the distillation", low=0.01, paper="BiC, section 4")
     held_out: float = option(
         0.1,
-        "part of the exemplars, at least one a class, kept for the correction",
+        "part of the budget set aside for the correction, at least one image",
         low=0,
         high=0.9,
         paper="BiC, section 3",
@@ -130,8 +130,8 @@ class BiC(Rehearsal):
 
 
 def _part(budget: int, share: float) -> int:
-    """The images of a budget that are set aside: at least one where two can be kept."""
-    return min(max(1, int(budget * share)), budget - 1) if budget > 1 else 0
+    """The images of a budget that are set aside: at least one where there are two and any are asked for."""
+    return min(max(1, int(budget * share)), budget - 1) if budget > 1 and share else 0
 
 
 def corrected(logits: Tensor, classes: int, correction: tuple[float, float]) -> Tensor:

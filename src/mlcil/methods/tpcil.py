@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.config import option, with_default
+from ..core.errors import UserError
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.topology import topology_loss
@@ -48,6 +49,8 @@ class TPCIL(Rehearsal):
     plain = {"weight": 0.0}
 
     def __init__(self, config: TPCILConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        if config.pairs == "hebbian" and config.selection != "graph":
+            raise UserError(f"tpcil: pairs hebbian needs selection graph, got {config.selection}")
         self.edges: list[NDArray[np.int64]] = []  # per class, (E, 2) places in the class's exemplars
         super().__init__(config, backbone, task, budget)
         self.anchors = torch.empty(0, 0)  # (n, C) features of the exemplars when the last session ended

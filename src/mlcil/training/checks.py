@@ -56,6 +56,8 @@ TINY: dict[str, Any] = {
     "checkpoint_seconds": 0.0,  # after every step
 }
 
+STEPS_BETWEEN_CRASHES = 4  # comes to lie at the start, in the middle and at the end of epochs
+
 
 def check_method(method: type[Method], **values: Any) -> None:
     """Try everything that the rest of the library relies on.
@@ -176,9 +178,9 @@ class _InterruptedError(Exception):
 
 def check_resume(bench: _Bench) -> None:
     """A run that is interrupted again and again ends as if it had not been."""
-    out, method = bench.folder / "resumed", bench.method
-    for steps in (3, 9, 4):
-        left = steps
+    out, method, is_finished = bench.folder / "resumed", bench.method, False
+    while not is_finished:
+        left = STEPS_BETWEEN_CRASHES
 
         class Stopping(method):  # type: ignore[valid-type, misc]
             """The method, until it stops."""
@@ -194,9 +196,9 @@ def check_resume(bench: _Bench) -> None:
         with _known(Stopping):
             try:
                 run(bench.config(), out)
+                is_finished = True
             except _InterruptedError:
                 continue
-    run(bench.config(), out)
     bench.expect(_same_outcome(out, bench.whole()), "an interrupted run continues to the same result, to the bit")
 
 
@@ -243,8 +245,8 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
             text=True,
             check=False,
         )
-        for method, _ in cases:
-            results = folder / method.name / "results.json"
+        for number, (method, _) in enumerate(cases):
+            results = folder / str(number) / "results.json"
             if done.returncode or not (results.exists() and json.loads(results.read_text())["finished"]):
                 raise AssertionError(f"method {method.name}: it runs in two processes\n{done.stderr[-3000:]}")
 
@@ -253,13 +255,13 @@ def _run_cases(folder: Path) -> None:
     """What each of the two processes does."""
     import importlib
 
-    for module, name, values in json.loads((folder / "cases.json").read_text()):
+    for number, (module, name, values) in enumerate(json.loads((folder / "cases.json").read_text())):
         method: Any = importlib.import_module(module)
         for part in name.split("."):
             method = getattr(method, part)
         with _known(method):
             config = _config(method, {**values, "devices": 2, "strategy": "ddp", "epochs": 1})
-            run(config, folder / method.name)
+            run(config, folder / str(number))
 
 
 @dataclass(frozen=True, eq=False)

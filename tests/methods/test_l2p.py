@@ -1,0 +1,223 @@
+"""L2P: the transformer never changes, old heads learn from exemplars alone, and keys from new images alone."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mlcil.core.errors import UserError
+from mlcil.losses.asymmetric import asymmetric_loss
+from mlcil.memory.buffer import Budget
+from mlcil.methods.base import Task
+from mlcil.methods.l2p import L2P, L2PConfig
+from mlcil.models.backbone import Backbone
+from mlcil.training.config import make_config
+from mlcil.training.optimiser import make_optimiser
+
+SHAPE = {"pool": 5, "length": 2, "chosen": 2}
+SOME = Budget(per_class=3)
+
+
+@pytest.fixture
+def world(world):
+    world.images = torch.nn.functional.interpolate(world.images, 32)  # as the transformer wants them
+    return world
+
+
+def opened(world, number=2, budget=None, **options):
+    """A method that has learned `number` - 1 sessions and opened the next."""
+    sessions = world.sessions()
+    method = world.make("l2p", budget, **SHAPE, **options)
+    for session in sessions[: number - 1]:
+        world.learn(session, steps=2)
+    method.before_session(sessions[number - 1], world.infer)
+    return method, sessions[number - 1]
+
+
+def copied(tensors):
+    return {name: value.detach().clone() for name, value in tensors.items()}
+
+
+def changed(method, before):
+    return {name for name, value in method.tagger.state_dict().items() if not torch.equal(value, before[name])}
+
+
+def exemplars(method, session):
+    """Where the exemplars that are not the session's own are in the training set."""
+    return np.arange(method.training_set(session).shown, len(method.training_set(session).indices))
+
+
+def step(method, batch):
+    method.tagger.train()
+    optimiser = make_optimiser(method.tagger, 1e-2, 1.0, 1e-4)
+    sum(method.losses(batch).values()).backward()
+    optimiser.step()
+
+
+def test_the_backbone_is_bit_identical_after_training(world):
+    method = world.make("l2p", SOME, **SHAPE)
+    before = copied(method.tagger.backbone.state_dict())
+    for session in world.sessions():
+        world.learn(session, steps=2)
+    after = method.tagger.backbone.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert not any(module.training for module in method.tagger.backbone.net.modules())
+
+
+def test_without_exemplars_old_heads_stay_to_the_bit(world):
+    method, session = opened(world, 3)
+    before = copied(method.tagger.state_dict())
+    method.tagger.zero_grad()
+    world.train(session, 3)
+    assert changed(method, before) == {"keys", "prompts", "heads.2.weight", "heads.2.bias"}
+    assert all(one.grad is None for head in method.tagger.heads[:2] for one in head.parameters())
+
+
+def test_an_unfrozen_old_head_would_get_no_gradient_either(world):
+    method, session = opened(world)
+    method.tagger.heads.requires_grad_(True)
+    method.tagger.zero_grad()
+    sum(method.losses(world.batch(session)).values()).backward()
+    assert (method.tagger.heads[0].weight.grad == 0).all()
+    assert method.tagger.heads[1].weight.grad.abs().max() > 0
+
+
+def test_unknown_columns_are_ignored(world):
+    method, session = opened(world)
+    method.tagger.eval()
+    batch = world.batch(session)
+    assert (batch.labels[:, :2] == -1).all()
+    with torch.no_grad():
+        loss = method.losses(batch)["classification"]
+        logits = method.tagger(batch.images).logits
+        expected = asymmetric_loss(logits[:, 2:], batch.labels[:, 2:]).mean()
+        method.tagger.heads[0].bias += 5
+        assert method.losses(batch)["classification"] == loss
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_with_exemplars_replay_teaches_old_heads(world):
+    method, session = opened(world, budget=SOME)
+    rows = exemplars(method, session)
+    assert len(rows)
+    before = copied(method.tagger.state_dict())
+    step(method, world.batch(session, 6, draws=[rows]))
+    assert changed(method, before) == {
+        *("keys", "prompts"),
+        *(f"heads.{number}.{kind}" for number in (0, 1) for kind in ("weight", "bias")),
+    }
+    gradient = method.tagger.heads[0].weight.grad
+    assert gradient.abs().max() > 0
+
+
+def test_the_replay_loss_is_over_all_that_is_known(world):
+    method, session = opened(world, budget=SOME, exemplar_labels="stored_only")
+    method.tagger.eval()
+    full, rows = method.training_set(session), exemplars(method, session)
+    assert (full.labels[rows, :2] >= 0).all()
+    assert (full.labels[rows, 2:] == -1).all()
+    fresh = np.flatnonzero((full.labels[: full.shown, :2] == -1).all(axis=1))[:1]  # an image that does not return
+    shown = np.concatenate([np.arange(3), rows])
+    with torch.no_grad():
+        logits = method.tagger(world.images[full.indices[shown]]).logits
+        loss = method.losses(world.batch(session, 3, draws=[rows]))["classification"]
+    labels = torch.from_numpy(full.labels[shown])
+    by_image = [
+        asymmetric_loss(one[known >= 0][None], known[known >= 0][None]).item()
+        for one, known in zip(logits, labels, strict=True)
+    ]
+    assert len(fresh)
+    assert loss.item() == pytest.approx(sum(by_image) / len(shown), rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.25])
+def test_the_pull_comes_from_new_images_alone(world, weight):
+    method, session = opened(world, budget=SOME, pull_weight=weight, batchwise=False)
+    rows = exemplars(method, session)
+    gradients, pulls = [], []
+    for draws in ([rows], []):
+        method.tagger.zero_grad()
+        terms = method.losses(world.batch(session, 6, draws=draws))
+        assert set(terms) == {"classification", "pull"}
+        sum(terms.values()).backward()
+        gradients.append(method.tagger.keys.grad.clone())
+        pulls.append(terms["pull"].item())
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
+    with torch.no_grad():
+        match = method.tagger(world.batch(session, 6).images).match
+        exemplar_match = method.tagger(world.images[method.training_set(session).indices[rows]]).match
+    assert pulls == pytest.approx([-weight * match.mean().item()] * 2, rel=1e-4)
+    assert match.mean().item() != pytest.approx(torch.cat([match, exemplar_match]).mean().item(), rel=1e-4)
+
+
+def test_keys_learn_from_the_pull_and_the_rest_from_the_classification(world):
+    method, session = opened(world)
+    for name, taught in (("pull", {"keys"}), ("classification", {"prompts", "heads.1.weight", "heads.1.bias"})):
+        method.tagger.zero_grad()
+        method.losses(world.batch(session))[name].backward()
+        assert {key for key, one in method.tagger.named_parameters() if one.grad is not None} == taught
+
+
+@pytest.mark.parametrize(("budget", "classes"), [(None, 2), (SOME, 6)])
+def test_number_of_trained_parameters(world, budget, classes):
+    method, _ = opened(world, 3, budget)
+    trained = sum(one.numel() for one in method.tagger.parameters() if one.requires_grad)
+    assert trained == 5 * 64 + 5 * 2 * 64 + 64 * classes + classes
+
+
+def test_an_unfrozen_backbone_is_trained(world):
+    method, session = opened(world, 1, unfreeze=True)
+    before = copied(method.tagger.state_dict())
+    world.train(session, 1)
+    assert {"backbone.net.cls_token", "backbone.net.patch_embed.proj.weight"} <= changed(method, before)
+
+
+def test_a_prediction_does_not_depend_on_the_other_images(world):
+    method, _ = opened(world)
+    method.tagger.eval()
+    with torch.no_grad():
+        together = method.predict(world.images)
+        alone = torch.cat([method.predict(image[None]) for image in world.images])
+    assert together.shape == (24, 4)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("budget", [None, SOME])
+def test_a_resumed_session_trains_the_same_parameters(world, budget):
+    method, session = opened(world, 3, budget)
+    world.train(session, 1)
+    state = method.state()
+    tensors = copied(state.tensors)
+    other = world.make("l2p", budget, **SHAPE)
+    other.load_state(type(state)(tensors, json.loads(json.dumps(state.values))))
+    flags = [{name: p.requires_grad for name, p in one.tagger.named_parameters()} for one in (method, other)]
+    assert flags[0] == flags[1]
+    batch = world.batch(session, method=method)
+    ours, theirs = method.losses(batch), other.losses(batch)
+    assert all(torch.equal(ours[key], theirs[key]) for key in ("classification", "pull"))
+
+
+def test_the_recipe_arrives_and_can_be_changed():
+    settings = make_config({"method": "l2p"}).settings
+    assert settings.backbone == "vit_base_patch16_224.augreg_in21k"
+    assert (settings.weights, settings.schedule, settings.epochs) == ("pretrained", "constant", 5)
+    assert (settings.base_lr, settings.lr, settings.weight_decay, settings.clip_norm) == (0.0075, 0.0075, 0.0, 64.0)
+    given = make_config({"method": "l2p", "backbone": "test_vit", "weights": None}, {"epochs": "20"}).settings
+    assert (given.backbone, given.weights, given.epochs, given.lr) == ("test_vit", None, 20, 0.0075)
+
+
+def test_published_options():
+    config = L2PConfig()
+    assert (config.pool, config.length, config.chosen, config.pull_weight) == (10, 10, 4, 1.0)
+    assert (config.batchwise, config.unfreeze, config.replay) == (True, False, "paired")
+    with pytest.raises(UserError, match="missing: got 'negative', expected one of ignore"):
+        make_config({"method": "l2p"}, {"missing": "negative"})
+
+
+def test_a_convolutional_backbone_is_refused_in_one_line():
+    with pytest.raises(
+        UserError, match=r"^backbone 'small_conv' cannot take prompts: its net is a SmallConvNet"
+    ) as error:
+        L2P(L2PConfig(), Backbone("small_conv", 32), Task(None, 6), Budget())
+    assert len(str(error.value).splitlines()) == 1
