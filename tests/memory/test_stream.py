@@ -8,21 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlcil.memory.stream import (
-    TINY,
-    Stock,
-    acceptance,
-    balanced,
-    divergence,
-    divergences_without,
-    greedy_selection,
-    overshoot,
-    partitioning_reservoir,
-    proportions,
-    reservoir,
-    sample_out,
-    sample_out_candidates,
-)
+from mlcil.memory.ocdm import TINY, balanced, divergence, divergences_without, greedy_selection
+from mlcil.memory.prs import acceptance, overshoot, partitioning_reservoir, sample_out, sample_out_candidates
+from mlcil.memory.stream import Stock, proportions, reservoir
 
 POLICIES = [reservoir, partitioning_reservoir, balanced]
 COUNTS = np.array([100, 20, 5])

@@ -58,7 +58,7 @@ def test_calibrated_scores_are_left_as_they_are(shift_decay):
 
 
 @given(seed=st.integers(0, 2**31), shift=st.floats(-4, 4))
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 def test_without_decay_a_shift_of_the_logits_is_taken_back(seed, shift):
     logits = 2 * gaussian(seed, 60, 3).double()
     labels = noisy_labels(seed, logits)
@@ -115,7 +115,7 @@ def test_unknown_labels_are_left_out_of_the_fit():
     ),
     shift_decay=st.sampled_from([0.0, 0.05]),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 def test_alpha_is_positive_whatever_the_labels_say(rows, shift_decay):
     logits, labels = (torch.tensor(column)[:, None] for column in zip(*rows, strict=True))
     alpha, beta = fit_correction(logits, labels.to(torch.int8), shift_decay)

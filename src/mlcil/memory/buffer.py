@@ -16,7 +16,9 @@ from ..core.errors import UserError
 from ..data.images import PRESENT, UNKNOWN
 from ..data.protocol import Session
 from .herding import herd
-from .stream import Policy, Stock, balanced, partitioning_reservoir, reservoir
+from .ocdm import balanced
+from .prs import partitioning_reservoir
+from .stream import Policy, Stock, reservoir
 
 Features = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 Choice = Callable[[NDArray[np.float32], int, np.random.Generator], NDArray[np.int64]]

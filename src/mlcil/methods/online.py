@@ -10,7 +10,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..core.config import option, with_default
 from ..memory.buffer import Budget, Memory, StreamBuffer
-from ..memory.stream import Policy, balanced, partitioning_reservoir
+from ..memory.ocdm import balanced
+from ..memory.prs import partitioning_reservoir
+from ..memory.stream import Policy
 from .rehearsal import Rehearsal, RehearsalConfig
 
 ONLINE = {"epochs": 1, "batch_size": 10, "base_lr": 1e-4, "lr": 1e-4}  # one pass in small batches; PRS, section 5
