@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench lock clean
+.PHONY: demo test lint bench methods lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -18,6 +18,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
+
+# Every method through all sessions of the digits, a quarter of an hour.
+methods: $(READY)
+	$(BIN)/python benchmarks/digits_methods.py
 
 # uv installs the lock as it is; plain pip may pick another build of torch.
 $(READY): requirements.lock pyproject.toml

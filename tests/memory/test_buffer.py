@@ -36,7 +36,7 @@ def features_of(rows):
 def run(buffer, all_sessions):
     for session in all_sessions:
         buffer.open_session(session)
-        buffer.close_session(session, features_of)
+        buffer.close_session(session, features_of, np.random.default_rng(0))
     return buffer
 
 
@@ -93,7 +93,7 @@ def test_budget_and_labels_over_sessions(seed, images, classes, step, budget, on
     for session in sessions(labels, f"B0-C{min(step, classes)}"):
         buffer.open_session(session)
         assert buffer.labels.shape == (len(buffer), session.stop)
-        buffer.close_session(session, features_of)
+        buffer.close_session(session, features_of, np.random.default_rng(0))
         assert len(buffer) <= (budget.total or budget.per_class * session.stop)
         assert len(set(buffer.indices.tolist())) == len(buffer)
         assert buffer.labels.shape == (len(buffer), session.stop)
@@ -156,7 +156,7 @@ def test_an_image_that_returns_unchosen_gains_no_label():
 
     for session in sessions(labels, "B0-C1"):
         buffer.open_session(session)
-        buffer.close_session(session, far_from_image_0)
+        buffer.close_session(session, far_from_image_0, np.random.default_rng(0))
     assert buffer.indices.tolist()[0] == 0
     assert buffer.labels[0].tolist() == [1, -1]
     assert buffer.labels[1].tolist() == [-1, 1]
@@ -206,7 +206,7 @@ def test_features_are_asked_once_for_the_session_alone():
     buffer = ExemplarBuffer(Budget(per_class=2))
     for session in sessions(LATE, "B2-C2"):
         buffer.open_session(session)
-        buffer.close_session(session, features)
+        buffer.close_session(session, features, np.random.default_rng(0))
     assert asked == [[0, 1, 4], [0, 1, 2, 3, 4]]
 
 

@@ -279,3 +279,28 @@ def test_a_random_choice_follows_torchs_seed(world):
         method.after_session(session, world.infer)
         kept.append(method.buffer.indices.tolist())
     assert kept[0] == kept[1] != kept[2]
+
+
+def streamed(world, name="er", sessions=3, **options):
+    method, rng = world.make(name, Budget(total=8), **options), np.random.default_rng(0)
+    for session in world.sessions()[:sessions]:
+        method.before_session(session, world.infer)
+        training = method.training_set(session)
+        method.draw(training, np.array_split(np.arange(training.shown), 4), 0, rng)
+        method.after_session(session, world.infer)
+    return method
+
+
+@pytest.mark.parametrize("replay", ["concat", "paired"])
+@pytest.mark.parametrize("selection", ["reservoir", "prs", "ocdm"])
+def test_the_stream_shows_each_session_once_with_its_own_labels(world, selection, replay):
+    memory = streamed(world, selection=selection, replay=replay).buffer
+    assert memory.seen == sum(len(session.indices) for session in world.sessions())
+    assert memory.counts.tolist() == (world.labels == 1).sum(axis=0).tolist()
+
+
+def test_fixed_pseudo_labels_never_enter_the_memory(world):
+    options = {"selection": "reservoir", "pseudo": "fixed", "replay": "paired", "labels_per_image": 3.0}
+    memory = streamed(world, "krt", 2, **options).buffer
+    known = memory.labels != -1
+    assert (memory.labels[known] == world.labels[memory.indices, :4][known]).all()

@@ -240,3 +240,8 @@ def test_options_and_buffer():
         make_config({"method": "tpcil", "buffer": "5"}, {"replay": "concat"})
     with pytest.raises(UserError, match="selection: got 'reservoir', expected one of graph, herding, random"):
         make_config({"method": "tpcil", "buffer": "5"}, {"selection": "reservoir"})
+
+
+def test_hebbian_pairs_need_the_graph(world):
+    with pytest.raises(UserError, match="pairs hebbian needs selection graph, got herding"):
+        world.make("tpcil", Budget(per_class=2), pairs="hebbian", selection="herding")

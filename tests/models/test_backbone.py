@@ -289,3 +289,10 @@ def test_a_net_that_names_no_stages_cannot_be_watched():
     with pytest.raises(UserError, match=r"^backbone 'test_vit' does not say what its stages are") as error:
         backbone.watch_stages()
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_computing_the_frozen_stages_keeps_no_maps():
+    backbone = Backbone("small_conv", 32, freeze_stages=2).eval()
+    backbone.watch_stages()
+    backbone.prefix(torch.zeros(2, 3, 32, 32))
+    assert backbone.take_maps() == ()

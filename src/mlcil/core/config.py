@@ -54,7 +54,9 @@ def option(
 
 def with_default(config: type, name: str, default: Any, choices: Sequence[str] | None = None) -> Any:
     """The option `name` of another configuration again, with another default and perhaps fewer choices."""
-    known = about(next(field for field in dataclasses.fields(config) if field.name == name))
+    known = {field.name: about(field) for field in dataclasses.fields(config)}.get(name)
+    if known is None:
+        raise ValueError(f"Got {name!r}, expected an option of {config.__name__}")
     if choices is not None:
         known = dataclasses.replace(known, choices=tuple(choices))
     return dataclasses.field(default=default, metadata={"about": known})

@@ -21,7 +21,7 @@ class L2PConfig(RehearsalConfig):
     """The official values for CIFAR-100."""
 
     missing: str = with_default(MethodConfig, "missing", "ignore", choices=("ignore",))
-    replay: str = with_default(RehearsalConfig, "replay", "paired")
+    replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
     pool: int = option(10, "M, prompts in the pool", low=1, paper="L2P, section 5.1")
     length: int = option(10, "tokens of a prompt", low=1, paper="L2P, section 5.1")
     chosen: int = option(4, "N, prompts an image chooses", low=1, paper="L2P, section 5.1")

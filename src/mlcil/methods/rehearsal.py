@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..core.config import option
 from ..core.randomness import generator_from_torch
-from ..data.images import UNKNOWN
+from ..data.images import PRESENT, UNKNOWN
 from ..data.protocol import Session
 from ..memory.buffer import SELECTIONS, Budget, Memory, make_memory
 from ..models.backbone import Backbone
@@ -90,9 +90,16 @@ class Rehearsal(Method):
         for positions in plan:
             draws.append(self._draw(pool, len(positions), rng))
             if self.buffer.is_streaming and (epoch == 0 or self.takes_every_epoch):
-                self.offer(training.indices[positions], training.labels[positions], rng)
+                self._offer_new(training, positions, rng)
                 pool = self._pool(training)
         return draws
+
+    def _offer_new(self, training: TrainingSet, positions: NDArray[np.int64], rng: np.random.Generator) -> None:
+        """Show the memory what is new of a step: the session's images, and of their labels the session's own."""
+        labels = training.labels[positions]
+        labels[:, : self.old_classes()] = UNKNOWN
+        is_new = (labels == PRESENT).any(axis=1)
+        self.offer(training.indices[positions][is_new], labels[is_new], rng)
 
     def _pool(self, training: TrainingSet) -> NDArray[np.int64]:
         """Where in the training set the memory's images are."""

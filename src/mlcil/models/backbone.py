@@ -60,6 +60,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) normalised images, or what `prefix` made of them -> (B, C, h, w) feature map."""
+        self._maps = []
         images = images.contiguous(memory_format=torch.channels_last)
         if self.starts_at_prefix:
             features = _apply(self._chain[self.prefix_length :], images)
@@ -103,7 +104,9 @@ class Backbone(nn.Module):
 
     def prefix(self, images: Tensor) -> Tensor:
         """The output of the frozen stages, for `forward` to go on from once `starts_at_prefix` is set."""
-        return _apply(self._chain[: self.prefix_length], images.contiguous(memory_format=torch.channels_last))
+        given = _apply(self._chain[: self.prefix_length], images.contiguous(memory_format=torch.channels_last))
+        self._maps = []
+        return given
 
     def _freeze(self, count: int, image_size: int) -> None:
         stages = stage_parameters(self.net)
