@@ -46,13 +46,13 @@ def literal_distillation(now, before, temperature):
 # The fit -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shift_decay", [0.0, 0.05])
-def test_calibrated_scores_are_left_as_they_are(shift_decay):
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_calibrated_scores_are_left_as_they_are(decay):
     odds = math.log(3)
     logits = torch.tensor([-odds] * 4 + [0.0] * 2 + [odds] * 4, dtype=torch.float64)[:, None]
     labels = torch.tensor([1, 0, 0, 0, 1, 0, 1, 1, 1, 0], dtype=torch.int8)[:, None]
-    assert fit_correction(logits, labels, shift_decay) == pytest.approx((1.0, 0.0), abs=1e-9)
-    alpha, beta = fit_correction(logits + 1, labels, shift_decay)
+    assert fit_correction(logits, labels, decay) == pytest.approx((1.0, 0.0), abs=1e-9)
+    alpha, beta = fit_correction(logits + 1, labels, decay)
     assert beta < -0.3
     assert alpha > 0
 
@@ -78,8 +78,8 @@ def test_a_shift_by_three_moves_beta_by_minus_three_alpha():
     assert abs(held) < abs(moved) - 0.05  # the decay holds it back
 
 
-@pytest.mark.parametrize("shift_decay", [0.0, 0.05])
-def test_the_fit_is_the_best_of_its_neighbourhood(shift_decay):
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_the_fit_is_the_best_of_its_neighbourhood(decay):
     logits = 2 * gaussian(1, 50, 2).double()
     labels = noisy_labels(1, logits)
     labels[::5, 1] = -1
@@ -87,9 +87,9 @@ def test_the_fit_is_the_best_of_its_neighbourhood(shift_decay):
     def objective(alpha, beta):
         chances = torch.sigmoid(alpha * logits + beta)
         likelihood = torch.where(labels == 1, chances, 1 - chances).log()
-        return -(likelihood * (labels >= 0)).sum().item() / 50 + shift_decay * beta**2
+        return -(likelihood * (labels >= 0)).sum().item() / 50 + decay * (beta**2 + math.log(alpha) ** 2)
 
-    alpha, beta = fit_correction(logits, labels, shift_decay)
+    alpha, beta = fit_correction(logits, labels, decay)
     best = objective(alpha, beta)
     assert best < objective(1, 0)
     for step in (0.02, -0.02):
@@ -113,12 +113,12 @@ def test_unknown_labels_are_left_out_of_the_fit():
         min_size=1,
         max_size=8,
     ),
-    shift_decay=st.sampled_from([0.0, 0.05]),
+    decay=st.sampled_from([0.0, 0.05]),
 )
 @settings(max_examples=30, deadline=None, derandomize=True)
-def test_alpha_is_positive_whatever_the_labels_say(rows, shift_decay):
+def test_alpha_is_positive_whatever_the_labels_say(rows, decay):
     logits, labels = (torch.tensor(column)[:, None] for column in zip(*rows, strict=True))
-    alpha, beta = fit_correction(logits, labels.to(torch.int8), shift_decay)
+    alpha, beta = fit_correction(logits, labels.to(torch.int8), decay)
     assert alpha > 0
     assert math.isfinite(alpha)
     assert math.isfinite(beta)
@@ -198,7 +198,7 @@ def test_a_fitted_correction_changes_thresholded_measures_and_no_average_precisi
 @pytest.mark.parametrize("missing", ["negative", "ignore"])
 @pytest.mark.parametrize("labels", ["stored_onwards", "stored_only"])
 def test_the_correction_is_fitted_on_the_new_columns_of_the_images_set_aside(world, missing, labels):
-    method, session = opened(world, missing=missing, exemplar_labels=labels, shift_decay=0.2)
+    method, session = opened(world, missing=missing, exemplar_labels=labels, decay=0.2)
     world.train(session, 2)
     world.passes.clear()
     method.after_session(session, world.infer)
@@ -298,7 +298,6 @@ def test_both_parts_together_stay_within_the_budget(world, budget, held_out):
     for session in world.sessions():
         most = whole.total or whole.per_class * session.stop
         method.before_session(session, world.infer)
-        assert len(method.buffer) + len(method.validation) <= most
         method.after_session(session, world.infer)
         assert len(method.buffer) + len(method.validation) <= most
         for column in range(session.stop):
@@ -315,8 +314,37 @@ def test_both_parts_together_stay_within_the_budget(world, budget, held_out):
 )
 def test_a_tenth_of_the_exemplars_is_set_aside_and_at_least_one_of_two(world, budget, kept, aside):
     method = world.make("bic", Budget.parse(budget))
-    assert method.budget == method.buffer.budget == Budget(per_class=kept)
-    assert method.validation.budget == Budget(per_class=aside)
+    assert method.buffer.budget.quotas(3) == [kept] * 3
+    assert method.validation.budget.quotas(3) == [aside] * 3
+
+
+def test_a_total_budget_sets_images_of_every_class_aside_old_and_new(world):
+    method = world.make("bic", Budget.parse("total:50"))  # a tenth of all would be less than one a class
+    assert method.validation.budget.quotas(20) == [1] * 20
+    assert method.buffer.budget.quotas(20) == [2] * 10 + [1] * 10
+    for session in world.sessions():
+        method.before_session(session, world.infer)
+        assert all(len(chosen) for chosen in method.validation.chosen)
+        method.after_session(session, world.infer)
+
+
+def test_a_class_keeps_an_image_to_train_on(world):
+    world.labels[:, 2:] = 0
+    world.labels[[0, 1], [2, 3]] = 1  # one image each of the second session's classes
+    world.labels[[2, 3], [4, 5]] = 1
+    method, session = opened(world, 2, budget="20")
+    assert sorted(method.training_set(session).indices[:2].tolist()) == [0, 1]
+    assert not any(len(chosen) for chosen in method.validation.chosen[2:])
+    before = method.correction
+    method.after_session(session, world.infer)
+    assert method.correction == before == (1.0, 0.0)  # nothing to fit it on
+
+
+def test_scores_that_separate_the_held_out_images_leave_the_scale_finite(world):
+    logits = torch.tensor([[2.0], [1.0], [-1.0], [-2.0]])
+    alpha, beta = fit_correction(logits, (logits > 0).to(torch.int8), 0.05)
+    assert 1 < alpha < 10
+    assert abs(beta) < 1e-3
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

@@ -1,5 +1,6 @@
 """Two processes over gloo do what one does with the same global batch."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,12 @@ from mlcil.training.config import make_config
 from mlcil.training.run import run
 
 from .tiny import final_state, outcome, settings
+
+
+def losses(folder: Path) -> list[dict[str, float]]:
+    """The mean losses of each epoch."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [one["losses"] for one in lines if "losses" in one]
 
 
 @pytest.mark.parametrize(("name", "changes"), [("krt-r", {"buffer": "2"}), ("odd batch", {"batch_size": 7})])
@@ -31,6 +38,8 @@ def test_two_processes_equal_one(name: str, changes: dict[str, object], tmp_path
         assert a["map"] == pytest.approx(b["map"], abs=1.0)
         for key, value in a["notes"].items():
             assert b["notes"][key] == pytest.approx(value, abs=2e-3)
+    for a, b in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):
+        assert a == pytest.approx(b, rel=0.02, abs=1e-3)
     states = final_state(tmp_path / "one"), final_state(tmp_path / "two")
     assert states[0].keys() == states[1].keys()
     grown = [key for key in states[0] if key.startswith(("tagger.heads.2.", "tagger.attention.kr.2"))]

@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from ..core.config import option, with_default
 from ..core.randomness import generator_from_torch
+from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.distillation import sigmoid_distillation
-from ..memory.buffer import Budget, make_memory
+from ..memory.buffer import Budget, ExemplarBuffer, by_chance
 from ..models.backbone import Backbone
 from .base import Inference, State, Task, TrainingSet, part_of, prefixed
 from .rehearsal import Rehearsal, RehearsalConfig
@@ -28,12 +30,26 @@ class BiCConfig(RehearsalConfig):
     temperature: float = option(2.0, "T of the distillation", low=0.01, paper="BiC, section 4")
     held_out: float = option(
         0.1,
-        "part of the budget set aside for the correction, at least one image",
+        "part of each class's exemplars set aside for the correction, at least one of two or more",
         low=0,
         high=0.9,
         paper="BiC, section 3",
     )
-    shift_decay: float = option(0.05, "weight of the squared shift when it is fitted", low=0, paper="BiC, section 4")
+    decay: float = option(0.05, "holds the correction to none: beta^2 + log(alpha)^2", low=0, paper="BiC, section 4")
+
+
+@dataclass(frozen=True)
+class BudgetPart(Budget):
+    """The part of each class's share that is set aside, or the rest of it."""
+
+    held_out: float = 0.1
+    is_held_out: bool = True
+
+    def quotas(self, classes: int) -> list[int]:
+        """The part of each class."""
+        whole = super().quotas(classes)
+        aside = [max(1, int(one * self.held_out)) if one > 1 and self.held_out else 0 for one in whole]
+        return aside if self.is_held_out else [one - part for one, part in zip(whole, aside, strict=True)]
 
 
 class BiC(Rehearsal):
@@ -52,10 +68,11 @@ class BiC(Rehearsal):
     config: BiCConfig
 
     def __init__(self, config: BiCConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
-        part = Budget(_part(budget.per_class, config.held_out), _part(budget.total, config.held_out))
-        rest = Budget(budget.per_class - part.per_class, budget.total - part.total)
-        super().__init__(config, backbone, task, rest)
-        self.validation = make_memory("random", part, config.exemplar_labels == "stored_onwards")
+        part = BudgetPart(budget.per_class, budget.total, config.held_out, is_held_out=False)
+        super().__init__(config, backbone, task, part)
+        self.validation = ExemplarBuffer(
+            replace(part, is_held_out=True), config.exemplar_labels == "stored_onwards", _but_one, needs_features=False
+        )
         self.correction = (1.0, 0.0)  # alpha and beta of the newest session's classes
         self.old_correction = (1.0, 0.0)  # of the session before, whose model is the teacher
 
@@ -98,7 +115,8 @@ class BiC(Rehearsal):
             labels = torch.from_numpy(self.validation.labels[:, session.first :])
             if self.config.missing == "negative":
                 labels = labels.clamp(min=0)
-            self.correction = fit_correction(torch.from_numpy(new), labels, self.config.shift_decay)
+            if (labels == PRESENT).any():
+                self.correction = fit_correction(torch.from_numpy(new), labels, self.config.decay)
 
     def predict(self, images: Tensor) -> Tensor:
         """Probabilities, those of the newest session's classes corrected."""
@@ -129,9 +147,9 @@ class BiC(Rehearsal):
         self.old_correction = tuple(state.values["old_correction"])
 
 
-def _part(budget: int, share: float) -> int:
-    """The images of a budget that are set aside: at least one where there are two and any are asked for."""
-    return min(max(1, int(budget * share)), budget - 1) if budget > 1 and share else 0
+def _but_one(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose at random, and leave an image of the class to train on."""
+    return by_chance(points, min(count, len(points) - 1), rng)
 
 
 def corrected(logits: Tensor, classes: int, correction: tuple[float, float]) -> Tensor:
@@ -141,13 +159,14 @@ def corrected(logits: Tensor, classes: int, correction: tuple[float, float]) -> 
 
 
 @torch.enable_grad()
-def fit_correction(logits: Tensor, labels: Tensor, shift_decay: float) -> tuple[float, float]:
+def fit_correction(logits: Tensor, labels: Tensor, decay: float) -> tuple[float, float]:
     """The alpha > 0 and beta under which alpha z + beta are the best log-odds of the labels.
 
     Arguments:
         logits: (n, K) of the new classes on held-out images.
         labels: (n, K), 1 present, 0 absent, -1 unknown.
-        shift_decay: weight of beta^2.
+        decay: weight of beta^2, and of log(alpha)^2: held-out images that can be told apart without error would
+            send alpha to infinity.
     """
     scores, known = logits.double(), labels >= 0
     free = torch.tensor([float(np.log(np.expm1(1.0))), 0.0], dtype=torch.float64, requires_grad=True)  # alpha 1, beta 0
@@ -155,9 +174,10 @@ def fit_correction(logits: Tensor, labels: Tensor, shift_decay: float) -> tuple[
 
     def objective() -> Tensor:
         optimiser.zero_grad()
-        moved = softplus(free[0]) * scores + free[1]
+        alpha = softplus(free[0])
+        moved = alpha * scores + free[1]
         terms = binary_cross_entropy_with_logits(moved, labels.clamp(min=0).double(), reduction="none")
-        value = (terms * known).sum() / len(scores) + shift_decay * free[1].square()
+        value = (terms * known).sum() / len(scores) + decay * (free[1].square() + alpha.log().square())
         value.backward()  # type: ignore[no-untyped-call]
         return value
 

@@ -34,7 +34,9 @@ OURS: tuple[type[Method], ...] = (
 
 def register(method: type[Method]) -> type[Method]:
     """Make a method known by its name in this process; of use as a decorator. A package uses the entry point."""
-    all_methods()[method.name] = method
+    known = all_methods().setdefault(method.name, method)
+    if known is not method:
+        raise UserError(f"there is a method {method.name!r} already ({known.__module__}.{known.__qualname__})")
     return method
 
 
@@ -43,7 +45,10 @@ def all_methods() -> dict[str, type[Method]]:
     """Every method by its name."""
     methods: dict[str, type[Method]] = {one.name: one for one in OURS}
     for entry in entry_points(group=ENTRY_POINTS):
-        found = entry.load()
+        try:
+            found = entry.load()
+        except Exception as error:  # whatever another package does when it is imported
+            raise UserError(f"entry point {entry.value!r} in group {ENTRY_POINTS} cannot be loaded: {error}") from error
         if not (isinstance(found, type) and issubclass(found, Method)):
             raise UserError(f"entry point {entry.value!r} in group {ENTRY_POINTS} is not a Method class")
         if found.name in methods:

@@ -86,7 +86,8 @@ class Rehearsal(Method):
         """Draws from the memory as it stands before each step, which then gets to see the step's images."""
         if not self.budget:
             return super().draw(training, plan, epoch, rng)
-        draws, pool = [], self._pool(training)
+        draws = []
+        pool = self._pool(training)
         for positions in plan:
             draws.append(self._draw(pool, len(positions), rng))
             if self.buffer.is_streaming and (epoch == 0 or self.takes_every_epoch):
@@ -102,11 +103,13 @@ class Rehearsal(Method):
         self.offer(training.indices[positions][is_new], labels[is_new], rng)
 
     def _pool(self, training: TrainingSet) -> NDArray[np.int64]:
-        """Where in the training set the memory's images are."""
+        """Where in the training set the images to draw from are."""
+        if self.config.replay == "concat":
+            return np.empty(0, np.int64)
         return np.flatnonzero(np.isin(training.indices, self.buffer.present()))
 
     def _draw(self, pool: NDArray[np.int64], size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], ...]:
-        if self.config.replay == "concat" or not len(pool):
+        if not len(pool):
             return ()
         return tuple(rng.choice(pool, min(size, len(pool)), replace=False) for _ in range(self.draws))
 

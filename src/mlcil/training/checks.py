@@ -28,13 +28,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..core.config import build, option_names
+from ..core.errors import UserError
 from ..data.images import DataSet
 from ..data.loading import Batch
 from ..data.protocol import Protocol, Session, make_protocol
 from ..memory.buffer import Budget
 from ..methods.base import Method, MethodConfig, State
 from ..methods.finetune import FineTuning
-from ..methods.registry import all_methods, register
+from ..methods.registry import all_methods
 from . import prepare
 from .config import RunConfig, make_config
 from .folder import load_state, save_state
@@ -114,7 +115,7 @@ def _known(method: type[Method]) -> Iterator[None]:
     """Let the name stand for this class meanwhile."""
     methods = all_methods()
     before = methods.get(method.name)
-    register(method)
+    methods[method.name] = method
     try:
         yield
     finally:
@@ -179,8 +180,10 @@ class _InterruptedError(Exception):
 def check_resume(bench: _Bench) -> None:
     """A run that is interrupted again and again ends as if it had not been."""
     out, method, is_finished = bench.folder / "resumed", bench.method, False
+    settings = bench.config().settings
+    calls = -(-settings.batch_size // (settings.micro_batch or settings.batch_size))  # of `losses` in a step
     while not is_finished:
-        left = STEPS_BETWEEN_CRASHES
+        left = STEPS_BETWEEN_CRASHES * calls
 
         class Stopping(method):  # type: ignore[valid-type, misc]
             """The method, until it stops."""
@@ -234,6 +237,9 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
     """
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
+        for one, _ in cases:
+            if one.__module__ == "__main__" or "<locals>" in one.__qualname__:
+                raise UserError(f"method {one.name}: put its class at the top of a module that can be imported")
         listed = [[one.__module__, one.__qualname__, dict(values)] for one, values in cases]
         (folder / "cases.json").write_text(json.dumps(listed))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

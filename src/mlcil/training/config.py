@@ -110,6 +110,8 @@ def make_config(
     shared.pop("options", None)
     method = method_class(str((changes or {}).get("method", shared.get("method", RunSettings().method))))
     names, own_names = option_names(RunSettings), option_names(method.Config)
+    if clash := set(names) & set(own_names):
+        raise UserError(f"method {method.name} names an option like a setting of every run: {', '.join(sorted(clash))}")
     for key, value in (changes or {}).items():
         if key not in names and key not in own_names:
             raise unknown_name(f"key for method {method.name}", key, (*names, *own_names))

@@ -211,12 +211,16 @@ class SessionTraining:
         return step % CHECK_EVERY == 0 and bool(self.fabric.broadcast(due))
 
     def _resumed_sums(self, position: Position) -> dict[str, Tensor]:
-        if self.fabric.global_rank > 0:
-            return {}
-        return {name: torch.tensor(value, device=self.fabric.device) for name, value in position.sums.items()}
+        is_first = self.fabric.global_rank == 0  # the saved sums are those of all processes
+        return {
+            name: torch.tensor(value if is_first else 0.0, device=self.fabric.device)
+            for name, value in position.sums.items()
+        }
 
     def _total(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        return {name: _number(self.fabric.all_reduce(value, reduce_op="sum")) for name, value in sorted(sums.items())}
+        # Reducing changes its argument, and the sums are still needed.
+        totals = {name: self.fabric.all_reduce(value.clone(), reduce_op="sum") for name, value in sorted(sums.items())}
+        return {name: _number(total) for name, total in totals.items()}
 
     def _record(self, position: Position, totals: dict[str, float]) -> dict[str, Any]:
         images = self.training.shown
@@ -247,19 +251,21 @@ class _Part:
         cls, batch: NDArray[np.int64], draws: tuple[NDArray[np.int64], ...], fabric: Fabric, size: int | None
     ) -> list[_Part]:
         rank, world = fabric.global_rank, fabric.world_size
-        mine = shard(batch, rank, world)
-        drawn = [shard(one, rank, world) if len(one) > rank else one[:1] for one in draws]
-        if not len(mine):  # more processes than images: take part in the exchange, with weight 0
-            return [cls(batch[:1], tuple(drawn), 0.0)]
-        count = -(-len(mine) // size) if size else 1
-        chunks = np.array_split(mine, count)
-        shares = [[part if len(part) else one[:1] for part in np.array_split(one, count)] for one in drawn]
-        # Gradients are averaged over processes, hence the factor.
-        weights = [len(chunk) * world / len(batch) for chunk in chunks]
-        return [
-            cls(chunk, tuple(share[place] for share in shares), weight)
-            for place, (chunk, weight) in enumerate(zip(chunks, weights, strict=True))
-        ]
+        # As many parts in every process: a method may let them exchange something within each.
+        count = -(-len(batch) // (world * size)) if size else 1
+        chunks = np.array_split(shard(batch, rank, world), count)
+        shares = [np.array_split(shard(one, rank, world), count) for one in draws]
+        parts = []
+        for place, chunk in enumerate(chunks):
+            # A draw of fewer images than there are parts repeats its first one.
+            drawn = tuple(
+                share[place] if len(share[place]) else one[:1] for share, one in zip(shares, draws, strict=True)
+            )
+            # Gradients are averaged over processes, hence the factor. Without an image of its own a process
+            # takes part in the exchange with weight 0.
+            weight = len(chunk) * world / len(batch)
+            parts.append(cls(chunk if len(chunk) else batch[:1], drawn, weight))
+        return parts
 
 
 def _with_replay(loaded: Iterator[Batch], draws: int) -> Batch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
@@ -27,6 +27,7 @@ from .prepare import cache_folder, prepare_data, prepare_method
 from .progress import Reporter
 from .scalars import ScalarLog
 
+T = TypeVar("T")
 _HEADER = (
     "method",
     "data",
@@ -141,7 +142,7 @@ class _Run:
     def _keep(self, session: Session, result: SessionResult, epochs: int) -> None:
         self.folder.log({"session": session.number, "epoch": epochs, "map": result.map})
         state = self.method.state()
-        values = state.values | {"result": asdict(result)}
+        values = _both(state.values, {"result": asdict(result)})
         save_state(self.folder.state_file(session.number), state.tensors, values)
         self.folder.progress_file(session.number).unlink(missing_ok=True)
         self._write_results()
@@ -155,8 +156,8 @@ class _Run:
 
         def save(position: Position, tensors: dict[str, Tensor]) -> None:
             file, state = self.folder.progress_file(session.number), self.method.state()
-            values = state.values | {"position": asdict(position)}
-            on_first(self.fabric, lambda: save_state(file, tensors | state.tensors, values))
+            values = _both(state.values, {"position": asdict(position)})
+            on_first(self.fabric, lambda: save_state(file, _both(state.tensors, tensors), values))
 
         return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
 
@@ -223,3 +224,10 @@ class _Run:
 
     def _epochs(self, session: Session) -> int:
         return (self.settings.base_epochs if session.number == 1 else None) or self.settings.epochs
+
+
+def _both(of_method: dict[str, T], of_run: dict[str, T]) -> dict[str, T]:
+    """The method's state and the run's in one, which must not use the same names."""
+    if clash := of_method.keys() & of_run.keys():
+        raise ValueError(f"the method's state uses names of the run's own: {', '.join(sorted(clash))}")
+    return of_method | of_run
