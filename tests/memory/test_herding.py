@@ -71,3 +71,7 @@ def test_the_input_stays_as_it_is_and_the_answer_too():
 
 def test_all_zero_features_are_no_error():
     assert herd(np.zeros((3, 4), np.float32), 2).tolist() == [0]
+
+
+def test_nothing_can_be_picked_from_nothing():
+    assert herd(np.empty((0, 4), np.float32), 3).tolist() == []

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from mlcil.data.images import DataSet, LabelledImages
 from mlcil.data.protocol import make_protocol
 from mlcil.memory.buffer import SELECTIONS, Budget, ExemplarBuffer, StreamBuffer, make_memory
-from mlcil.memory.stream import Stock, balanced, partitioning_reservoir, reservoir
+from mlcil.memory.ocdm import balanced
+from mlcil.memory.prs import partitioning_reservoir
+from mlcil.memory.stream import Stock, reservoir
 
 STREAMS = {"reservoir": reservoir, "prs": partitioning_reservoir, "ocdm": balanced}
 

@@ -417,3 +417,19 @@ def test_state_round_trip(world, selection):
     ours, theirs = method.losses(batch), other.losses(batch)
     assert set(ours) == {"classification", "logits", "replay"}
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_an_image_taken_again_is_replayed_with_what_was_said_before(world):
+    method = world.make("derpp", Budget(total=24), selection="reservoir", alpha=1.0)
+    (session,) = world.sessions("joint")
+    method.before_session(session, world.infer)
+    training, rng = method.training_set(session), np.random.default_rng(0)
+    every = np.arange(training.shown)
+    method.tagger.eval()
+    with torch.no_grad():
+        method.draw(training, [every], 0, rng)
+        method.losses(world.batch(session))
+        method.tagger.heads[0].bias += 2
+        method.draw(training, [every], 1, rng)
+        term = method.losses(world.batch(session, draws=[every, every]))["logits"]
+    assert term.item() == pytest.approx(4.0, rel=1e-4)

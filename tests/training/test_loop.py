@@ -18,9 +18,7 @@ def parts_of(batch: int, draw: int, world: int, size: int | None) -> list[list[_
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 5), st.none() | st.integers(1, 9))
-def test_every_image_counts_once_and_processes_keep_in_step(
-    batch: int, draw: int, world: int, size: int | None
-) -> None:
+def test_images_count_once_and_processes_keep_in_step(batch: int, draw: int, world: int, size: int | None) -> None:
     processes = parts_of(batch, draw, world, size)
     assert len({len(parts) for parts in processes}) == 1
     flat = [part for parts in processes for part in parts]

@@ -18,6 +18,8 @@ def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     Returns:
         Row numbers in the order of picking, at most min(count, N).
     """
+    if not len(features):
+        return np.empty(0, np.int64)
     points = features.astype(np.float64)
     points /= np.linalg.norm(points, axis=1, keepdims=True) + 1e-8
     mean = points.mean(axis=0)

@@ -71,7 +71,10 @@ class BiC(Rehearsal):
         part = BudgetPart(budget.per_class, budget.total, config.held_out, is_held_out=False)
         super().__init__(config, backbone, task, part)
         self.validation = ExemplarBuffer(
-            replace(part, is_held_out=True), config.exemplar_labels == "stored_onwards", _but_one, needs_features=False
+            replace(part, is_held_out=True),
+            config.exemplar_labels == "stored_onwards",
+            _at_most_half,
+            needs_features=False,
         )
         self.correction = (1.0, 0.0)  # alpha and beta of the newest session's classes
         self.old_correction = (1.0, 0.0)  # of the session before, whose model is the teacher
@@ -147,9 +150,9 @@ class BiC(Rehearsal):
         self.old_correction = tuple(state.values["old_correction"])
 
 
-def _but_one(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Choose at random, and leave an image of the class to train on."""
-    return by_chance(points, min(count, len(points) - 1), rng)
+def _at_most_half(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Choose at random, and leave half of the class's images to train on."""
+    return by_chance(points, min(count, len(points) // 2), rng)
 
 
 def corrected(logits: Tensor, classes: int, correction: tuple[float, float]) -> Tensor:

@@ -63,14 +63,14 @@ class DERpp(Rehearsal):
         """Classification of the batch, and of each draw its own term."""
         now = self.student(batch.images)
         terms = {"classification": self.classification(now.logits, batch.labels)}
-        if self.buffer.is_streaming:
-            self._store(batch, now.logits.detach())
         if batch.replay:
             dark, labelled = batch.replay
             again = self.student(dark.images).logits
             terms["logits"] = self.config.alpha * logit_distance(again, *self.logits.get(dark.indices, again.shape[1]))
             again = self.student(labelled.images).logits
             terms["replay"] = self.config.beta * self.classification(again, labelled.labels)
+        if self.buffer.is_streaming:  # only now: an image taken again is replayed with what was said before
+            self._store(batch, now.logits.detach())
         return terms
 
     def _store(self, batch: Batch, logits: Tensor) -> None:
