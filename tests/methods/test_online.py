@@ -9,7 +9,9 @@ import torch
 from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.memory.buffer import Budget
-from mlcil.memory.stream import Stock, balanced, partitioning_reservoir
+from mlcil.memory.ocdm import balanced
+from mlcil.memory.prs import partitioning_reservoir
+from mlcil.memory.stream import Stock
 from mlcil.training.config import make_config
 
 NAMES = ["prs", "ocdm"]
