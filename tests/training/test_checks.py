@@ -31,6 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "prs offline bce": {"loss": "bce", "rho": 0.5, "micro_batch": 3},
     "podnet stronger": {"spatial_weight": 500.0, "ema": 0.9},
     "l2p without buffer": SMALL_PROMPTS | {"buffer": "0", "augment": "randaugment"},
+    "krt strict": SMALL_ATTENTION | {"buffer": "total:7", "exemplar_labels": "stored_only", "pseudo": "fixed"},
     "krt paired": SMALL_ATTENTION | {"replay": "paired", "selection": "random"},
 }
 
