@@ -20,7 +20,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
 
-# Every method through all sessions of the digits, a quarter of an hour.
+# Every method through all sessions of the digits: nineteen runs, for a night.
 methods: $(READY)
 	$(BIN)/python benchmarks/digits_methods.py
 

@@ -2,7 +2,7 @@
 
     python benchmarks/digits_methods.py [OUT]
 
-Takes about a quarter of an hour on two cores; each run continues where it was interrupted.
+Nineteen runs of the demo's size; each continues where it was interrupted.
 """
 
 from __future__ import annotations

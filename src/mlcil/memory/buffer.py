@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ class Budget:
         return [share + (column < rest) for column in range(classes)]
 
 
-class Memory:
+class Memory(ABC):
     """Images that are kept, and what is known of each; the ways of choosing them are below.
 
     Attributes:
@@ -99,13 +100,13 @@ class Memory:
         """The rows that can be drawn at this moment of the session."""
         return self.indices
 
+    @abstractmethod
     def close_session(self, session: Session, features: Features, rng: np.random.Generator) -> None:
         """Choose among the session's images and let others go, within the budget.
 
         Arguments:
             features: from rows of the training set to their features (n, C), by the model just trained.
         """
-        raise NotImplementedError
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that is kept, as tensors and plain values."""

@@ -4,7 +4,7 @@
 
     check_method(MyMethod)
 
-takes some ten seconds and raises an AssertionError that names the promise which was broken.
+takes about a minute and raises an AssertionError that names the promise which was broken.
 """
 
 from __future__ import annotations
