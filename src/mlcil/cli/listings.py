@@ -1,16 +1,19 @@
-"""Tables of what there is: methods, their options, settings, data sets."""
+"""Tables of what there is: methods, their options, settings, data sets, presets."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
+from rich.console import Group
 from rich.table import Column, Table
+from rich.text import Text
 
+from ..benchmarks.presets import Preset, all_presets, find_preset, preset_group
 from ..core.config import about
 from ..data.sources import SOURCES
 from ..methods.registry import all_methods, method_class
-from ..training.config import RunSettings
+from ..training.config import RunSettings, flatten, make_config
 
 
 def method_table() -> Table:
@@ -44,6 +47,60 @@ def source_table() -> Table:
     return table
 
 
+def preset_table(group: str | None) -> Table:
+    """Every preset in a line, or those of a group, with the mAP that the paper prints."""
+    presets = list(all_presets().values()) if group is None else preset_group(group)
+    title = "presets" if group is None else f"presets of {group}"
+    table = Table(_key("name"), "what it is", "groups", _figure("average"), _figure("last"), title=title)
+    for preset in presets:
+        figures = preset.published
+        groups = ", ".join(one for one in preset.groups if not preset.name.startswith(f"{one}/"))
+        table.add_row(preset.name, preset.about, groups, _printed(figures.average_map), _printed(figures.last_map))
+    return table
+
+
+def preset_page(name: str) -> Group:
+    """One preset: its settings beside the defaults, what the paper prints of it, and the command to run it."""
+    preset = find_preset(name)
+    command = f"mlcil run --preset {preset.name} --data {preset.kind}:PATH"
+    return Group(_preset_settings(preset), "", _preset_figures(preset), "", Text(command, no_wrap=True))
+
+
+def _preset_settings(preset: Preset) -> Table:
+    config = make_config(preset.values)
+    given, made = flatten(preset.values), flatten(config.to_dict())
+    own = {f"options.{field.name}": field.default for field in dataclasses.fields(config.options)}
+    defaults = {field.name: field.default for field in dataclasses.fields(RunSettings)} | own
+    table = Table(_key("key"), "value", "default", title=f"{preset.name}: {preset.about}")
+    for key, value in made.items():
+        if key in given or value != defaults[key]:
+            table.add_row(key.removeprefix("options."), _word(value), _word(defaults[key]))
+    return table
+
+
+def _preset_figures(preset: Preset) -> Table:
+    figures = preset.published
+    named = {"average": figures.average_map, "last": figures.last_map, "CF1": figures.cf1, "OF1": figures.of1}
+    cells = named | {f"S{number}": value for number, value in enumerate(figures.sessions, start=1)}
+    table = Table(title="published: mAP over and after the sessions, F1 at 0.8", caption=figures.where)
+    for heading in cells:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row(*map(_printed, cells.values()))
+    return table
+
+
+def _figure(title: str) -> Column:
+    return Column(title, justify="right", no_wrap=True)
+
+
+def _printed(value: float | None) -> str:
+    return "-" if value is None else str(value)  # no more digits than the paper has
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
 def _key(title: str) -> Column:
     return Column(title, no_wrap=True)  # a name that is cut cannot be typed
 
@@ -52,7 +109,6 @@ def _options(config: type[Any], title: str, caption: str) -> Table:
     table = Table(_key("key"), "default", "allowed", "what it does", "paper", title=title, caption=caption)
     for field in dataclasses.fields(config):
         one = about(field)
-        default = "none" if field.default is None else str(field.default)
         kind = str(field.type).replace(" | None", " or none")
-        table.add_row(field.name, default, one.allowed() or kind, one.help, one.paper)
+        table.add_row(field.name, _word(field.default), one.allowed() or kind, one.help, one.paper)
     return table

@@ -1,0 +1,1 @@
+"""The claims: published rows as presets, and the grid that runs them."""
