@@ -1,0 +1,81 @@
+"""The test scores after a session, kept so that two runs can be compared image by image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError
+from ..core.files import write_atomically
+
+
+class ScoredImages(NamedTuple):
+    """What a model says about test images, and the truth."""
+
+    scores: NDArray[np.float32]  # (N, K), higher means more likely present
+    labels: NDArray[np.int8]  # (N, K) of 1, 0 or -1
+    rows: NDArray[np.int64]  # (N,) rows of the test set, each at most once
+    classes: tuple[str, ...]  # (K,) names of the columns
+
+
+def scores_file(run: Path, session: int) -> Path:
+    """Where the run folder `run` keeps the scores after a session, counted from 1."""
+    return run / f"session-{session:02d}" / "scores.safetensors"
+
+
+def save_scores(path: Path, scored: ScoredImages) -> None:
+    """Write the scores atomically.
+
+    Raises:
+        UserError: the file system refused (full, read-only, ...).
+        ValueError: shapes, rows, classes or scores contradict each other.
+    """
+    from safetensors.numpy import save
+
+    _check(scored)
+    arrays: dict[str, NDArray[Any]] = {
+        "scores": np.ascontiguousarray(scored.scores, np.float32),
+        "labels": np.ascontiguousarray(scored.labels, np.int8),
+        "rows": np.ascontiguousarray(scored.rows, np.int64),
+    }
+    data = save(arrays, {"classes": json.dumps(scored.classes)})
+    write_atomically(path, lambda partial: _write(partial, data))
+
+
+def load_scores(path: Path) -> ScoredImages:
+    """The inverse of `save_scores`.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    from safetensors import safe_open
+
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    try:
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in ("scores", "labels", "rows")}
+            scored = ScoredImages(**arrays, classes=tuple(json.loads(file.metadata()["classes"])))
+        _check(scored)
+    except Exception as error:  # safetensors has a type of its own, and a foreign file can fail anywhere above
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged or holds no scores: {reason}") from error
+    return scored
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _check(scored: ScoredImages) -> None:
+    expected = (len(scored.rows), len(scored.classes))
+    if scored.scores.shape != expected or scored.labels.shape != expected:
+        raise ValueError(f"got scores {scored.scores.shape} and labels {scored.labels.shape}, expected {expected}")
+    if len(np.unique(scored.rows)) != expected[0] or len(set(scored.classes)) != expected[1]:
+        raise ValueError("a row of the test set or a class occurs twice")
+    if np.isnan(scored.scores).any():
+        raise ValueError("some scores are NaN and cannot be ranked")

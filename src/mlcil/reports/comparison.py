@@ -1,0 +1,264 @@
+"""Two runs, or two methods over several seeds, compared class by class on the same test images."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from ..core.errors import UserError
+from ..evaluation.paired import Difference, Interval, Pair, paired_difference
+from ..evaluation.results import load_results
+from ..evaluation.scores import ScoredImages, load_scores, scores_file
+from .table import Results, number, run_names
+
+_MARK = "*"
+_FEW_SEEDS = 5  # below, resampling the seeds misses more than a fifth of the variance between them
+
+
+class Run(NamedTuple):
+    """A run folder and its results.json."""
+
+    path: Path
+    results: Results
+
+    @property
+    def seed(self) -> str:
+        """The seed as text, "-" for a run that names none."""
+        return str(self.results.get("seed", "-"))
+
+
+class RunComparison(NamedTuple):
+    """What was compared, and the outcome."""
+
+    first: str
+    second: str
+    runs: list[tuple[Run, Run]]  # one pair per seed
+    sessions: list[tuple[int, int]]  # of each pair, counted from 1
+    notes: list[str]  # what was left out or is unusual
+    difference: Difference
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in what JSON knows; qualities in percent, differences in percent points."""
+        found = self.difference
+        return {
+            "first": self.first,
+            "second": self.second,
+            "runs": [_pair_as_dict(*entry) for entry in zip(self.runs, self.sessions, strict=True)],
+            "notes": self.notes,
+            "map": {key: getattr(found, key) for key in ("first", "second", "difference")}
+            | {"interval": list(found.interval), "is_more_than_noise": found.is_more_than_noise},
+            "classes": [one._asdict() | {"interval": list(one.interval)} for one in found.classes],
+            "classes_without_positives": found.without_positives,
+            "level": found.level,
+            "resamples": found.resamples,
+            "test_images": found.images,
+        }
+
+
+def compare_runs(
+    first: Sequence[Path], second: Sequence[Path], session: int | None = None, resamples: int = 1000
+) -> RunComparison:
+    """Compare two runs, or two sets of runs that are paired by their seeds.
+
+    Arguments:
+        first: run folders, or folders that hold run folders; together one method.
+        second: likewise.
+        session: compare after this session; None for the last one after which all have the same classes, so
+            that a joint run is compared with the end of the others.
+        resamples: of the test images.
+
+    Raises:
+        UserError: there is nothing to compare, or what there is differs in more than the method.
+    """
+    sides = _find_runs(first), _find_runs(second)
+    pairs, notes = _pair_up(*sides)
+    flat = [run for pair in pairs for run in pair]
+    numbers = iter(_choose_sessions(flat, session))
+    sessions = list(zip(numbers, numbers, strict=True))
+    name, other = _side_names(*pairs[0])
+    scored = [_load(*entry) for entry in zip(pairs, sessions, strict=True)]
+    try:
+        difference = paired_difference(scored, resamples)
+    except UserError as error:
+        raise UserError(f"cannot compare {name} with {other}: {error}") from None
+    return RunComparison(name, other, pairs, sessions, notes, difference)
+
+
+def comparison_view(comparison: RunComparison) -> Group:
+    """The classes as a table, and below it what they amount to."""
+    found = comparison.difference
+    headings = (comparison.first, comparison.second, "difference", f"{_percent(found.level)} interval", "")
+    table = Table(title=Text(_title(comparison)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("AP of class")
+    for heading in headings:
+        table.add_column(Text(heading), justify="right")
+    for one in sorted(found.classes, key=lambda entry: -entry.difference):
+        mark = _MARK if one.interval.excludes_zero else ""
+        table.add_row(*_row(one.name, one.first, one.second, one.difference, one.interval), mark)
+    table.add_section()
+    table.add_row(*_row("mAP", found.first, found.second, found.difference, found.interval), style="bold")
+    lines = [Text(verdict(comparison), style="bold"), *map(Text, _remarks(comparison))]
+    return Group(table, *lines)
+
+
+def verdict(comparison: RunComparison) -> str:
+    """The outcome in one sentence."""
+    found = comparison.difference
+    sign = 1.0 if found.difference >= 0 else -1.0
+    # "below" turns the sign of the difference, and with it the interval's ends.
+    ends = sorted(sign * end for end in found.interval)
+    size, low, high = _rounded([sign * found.difference, *ends])
+    side = "above" if sign > 0 else "below"
+    seeds = f" and {found.pairs} seeds" if found.pairs > 1 else ""
+    outcome = "more than noise" if found.is_more_than_noise else "the interval includes 0, no more than noise"
+    return (
+        f"{comparison.second} is {size} points {side} {comparison.first} ({_percent(found.level)} interval "
+        f"{low} to {high} over {found.images:,} test images{seeds}): {outcome}."
+    )
+
+
+def _find_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs of one side."""
+    runs = [Run(folder, load_results(folder)) for path in paths for folder in _run_folders(path)]
+    methods = sorted({str(run.results.get("method")) for run in runs})
+    if len(methods) > 1:
+        named = ", ".join(str(path) for path in paths)
+        raise UserError(f"{named}: got runs of {', '.join(methods)}, expected one method on each side")
+    seeds = Counter(run.seed for run in runs)
+    for seed in (seed for seed, count in seeds.items() if count > 1):
+        same = ", ".join(str(run.path) for run in runs if run.seed == seed)
+        raise UserError(f"got several runs with seed {seed} on one side, expected one: {same}")
+    return runs
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if (path / "results.json").is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder: name a run folder or a folder that holds run folders")
+    folders = sorted(child for child in path.iterdir() if (child / "results.json").is_file())
+    if not folders:
+        raise UserError(f"{path} holds no run: neither it nor a folder in it has results.json")
+    return folders
+
+
+def _pair_up(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[tuple[Run, Run]], list[str]]:
+    """Runs of the same seed, and a line for each side's seeds that the other has not."""
+    if len(first) == len(second) == 1:
+        one, other = first[0], second[0]
+        differ = f"the runs have different seeds, {one.seed} and {other.seed}"
+        return [(one, other)], [differ] if one.seed != other.seed else []
+    ours, theirs = ({run.seed: run for run in side} for side in (first, second))
+    common = [seed for seed in ours if seed in theirs]
+    if not common:
+        raise UserError(f"the two sides have no seed in common: {', '.join(ours)} and {', '.join(theirs)}")
+    notes = [_left_out(*sides) for sides in ((ours, theirs), (theirs, ours)) if sides[0].keys() - sides[1].keys()]
+    return [(ours[seed], theirs[seed]) for seed in common], notes
+
+
+def _left_out(side: dict[str, Run], other: dict[str, Run]) -> str:
+    lonely = [seed for seed in side if seed not in other]
+    word = "seed" if len(lonely) == 1 else "seeds"
+    return f"left out, because the other side has none: {word} {', '.join(lonely)} of {side[lonely[0]].path.parent}"
+
+
+def _choose_sessions(runs: Sequence[Run], session: int | None) -> list[int]:
+    """For each run the number of the session to compare."""
+    reached = [{frozenset(one["classes"]): int(one["session"]) for one in run.results["sessions"]} for run in runs]
+    if session is not None:
+        for run, numbers in zip(runs, reached, strict=True):
+            if session not in numbers.values():
+                raise UserError(
+                    f"session: got {session}, but {run.path} has finished {_count(len(numbers), 'session')}"
+                )
+        return [session] * len(runs)
+    common = set(reached[0]).intersection(*reached[1:])
+    if not common:
+        paths = ", ".join(str(run.path) for run in runs)
+        raise UserError(f"there is no session after which all of these know the same classes: {paths}")
+    last = max(common, key=len)
+    return [numbers[last] for numbers in reached]
+
+
+def _load(runs: tuple[Run, Run], sessions: tuple[int, int]) -> Pair:
+    return _load_one(runs[0], sessions[0]), _load_one(runs[1], sessions[1])
+
+
+def _load_one(run: Run, session: int) -> ScoredImages:
+    file = scores_file(run.path, session)
+    if not file.exists():
+        raise UserError(
+            f"{run.path} lacks {file.relative_to(run.path)}, the test scores to compare: "
+            "a run made by this version has it, an older one must be repeated"
+        )
+    return load_scores(file)
+
+
+def _side_names(first: Run, second: Run) -> tuple[str, str]:
+    one, other = run_names([first.results, second.results])
+    # Nothing in the header tells them apart, an option may: then the folders do.
+    return (str(first.path), str(second.path)) if other == f"{one} #2" else (one, other)
+
+
+def _title(comparison: RunComparison) -> str:
+    found, numbers = comparison.difference, comparison.sessions[0]
+    count = len(found.classes) + len(found.without_positives)
+    after = f"session {numbers[0]}" if numbers[0] == numbers[1] else f"sessions {numbers[0]} and {numbers[1]}"
+    return f"{comparison.second} against {comparison.first}, {_count(count, 'class', 'classes')} after {after}"
+
+
+def _row(name: str, first: float, second: float, difference: float, interval: Interval) -> list[Text]:
+    between = f"{_signed(interval.low)} to {_signed(interval.high)}"
+    return [Text(name), *map(Text, (number(first), number(second), _signed(difference), between))]
+
+
+def _remarks(comparison: RunComparison) -> list[str]:
+    found = comparison.difference
+    marked = sum(one.interval.excludes_zero for one in found.classes)
+    chance = number((1 - found.level) * len(found.classes))
+    lines = [
+        f"{marked} of {_count(len(found.classes), 'class', 'classes')} marked {_MARK} (the interval excludes 0); "
+        f"about {chance} would be by chance if the runs did not differ."
+    ]
+    if found.without_positives:
+        lines.append(f"No test image shows {', '.join(found.without_positives)}: left out.")
+    return [*lines, _about_seeds(found.pairs), *(f"Note: {note}." for note in comparison.notes)]
+
+
+def _about_seeds(count: int) -> str:
+    if count == 1:
+        return "One seed: the interval covers the choice of test images, not the luck of the seed."
+    narrow = "; with so few seeds it is likely too narrow" if count < _FEW_SEEDS else ""
+    return f"{count} seeds, resampled too: the interval covers the choice of test images and of seeds{narrow}."
+
+
+def _pair_as_dict(runs: tuple[Run, Run], sessions: tuple[int, int]) -> dict[str, Any]:
+    return {
+        side: {"folder": str(run.path), "seed": run.results.get("seed"), "session": session}
+        for side, run, session in zip(("first", "second"), runs, sessions, strict=True)
+    }
+
+
+def _rounded(values: Sequence[float]) -> list[str]:
+    """One decimal each, or two if one decimal would make a 0 of what is none."""
+    decimals = 2 if any(value != 0 and round(value, 1) == 0 for value in values) else 1
+    return [f"{round(value, decimals) + 0.0:.{decimals}f}" for value in values]
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 1) + 0.0:+.1f}"
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:g} %"
+
+
+def _count(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
