@@ -125,6 +125,48 @@ def test_maps_average_the_weights_over_heads(attend_to_query):
     assert ((maps > 0) & (maps < 1)).all()
 
 
+@READINGS
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_the_explicit_form_is_the_fast_one(sessions, attend_to_query):
+    block = incremental(sessions, grid=(2, 3), attend_to_query=attend_to_query)
+    features = gaussian(21, 4, 6, 2, 3)
+    weights = block.weights(features)
+    assert weights.shape == (sessions, 4, 4, 6 + (2 if attend_to_query else 1))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(sessions, 4, 4))
+    torch.testing.assert_close(block.embed(features, weights), block(features), rtol=1e-5, atol=1e-5)
+
+
+@READINGS
+def test_the_explicit_form_follows_the_weights_it_is_given(attend_to_query):
+    block = incremental(3, attend_to_query=attend_to_query)
+    features = gaussian(22, 2, 6, 3, 3)
+    weights = block.weights(features)
+    changed = weights.clone()
+    changed[1] = changed[1].flip(-1)
+    before, after = block.embed(features, weights), block.embed(features, changed)
+    torch.testing.assert_close(after[[0, 2]], before[[0, 2]])
+    assert (after[1] - before[1]).abs().amax() > 1e-3
+
+
+@READINGS
+def test_sessions_look_alike_up_to_scale_in_each_head_but_not_on_average(attend_to_query):
+    block = incremental(3, attend_to_query=attend_to_query)
+    features = gaussian(23, 2, 6, 3, 3)
+    weights = block.weights(features)[..., :9]  # (t, B, heads, P)
+    shape = weights / weights.sum(-1, keepdim=True)
+    torch.testing.assert_close(shape, shape[:1].expand_as(shape))
+    maps = block.maps(features).flatten(2)
+    average = maps / maps.sum(-1, keepdim=True)
+    assert (average[0] - average[1]).abs().amax() > 1e-3
+
+
+def test_with_one_head_the_maps_of_all_sessions_are_one_map_up_to_scale():
+    block = incremental(3, heads=1)
+    maps = block.maps(gaussian(24, 2, 6, 3, 3)).flatten(2)
+    shape = maps / maps.sum(-1, keepdim=True)
+    torch.testing.assert_close(shape, shape[:1].expand_as(shape))
+
+
 def test_positions_are_interpolated_for_another_size():
     block = incremental(2, grid=(4, 4))
     features = gaussian(6, 2, 6, 6, 5)

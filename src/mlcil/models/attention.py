@@ -93,7 +93,7 @@ class CrossAttention(nn.Module):
         """
         query = self._split(self.query(kt))[0] * self.scale  # (heads, d/heads)
         patch = self._over_patches(query, patches)
-        tokens = [kr[:, None], kt.expand(len(kr), 1, -1)] if self.attend_to_query else [kr[:, None]]
+        tokens = self._others(kt, kr)
         logits = [(self._split(self.key(one)) * query).sum(-1, keepdim=True) for one in tokens]  # (t, 1, heads, 1)
         with torch.no_grad():
             peak = torch.stack([torch.maximum(patch.peak, one) for one in logits]).amax(0)  # (t, B, heads, 1)
@@ -107,12 +107,36 @@ class CrossAttention(nn.Module):
 
     def weights(self, kt: Tensor, kr: Tensor, patches: Tensor) -> Tensor:
         """How much each session's query looks at each patch, (t, B, heads, P)."""
+        return self.all_weights(kt, kr, patches)[..., : patches.shape[1]]
+
+    def all_weights(self, kt: Tensor, kr: Tensor, patches: Tensor) -> Tensor:
+        """The whole softmax, (t, B, heads, P + 1 or 2): the patches, then KR_s and, where it takes part, KT."""
         query = self._split(self.query(kt))[0] * self.scale
         on_patches = self._patch_logits(query, patches).expand(len(kr), -1, -1, -1)  # (t, B, heads, P)
-        tokens = [kr[:, None], kt.expand(len(kr), 1, -1)] if self.attend_to_query else [kr[:, None]]
-        on_tokens = [(self._split(self.key(one)) * query).sum(-1, keepdim=True) for one in tokens]
+        on_tokens = [(self._split(self.key(one)) * query).sum(-1, keepdim=True) for one in self._others(kt, kr)]
         spread = [one.expand(-1, len(patches), -1, -1) for one in on_tokens]
-        return torch.cat([on_patches, *spread], dim=-1).softmax(dim=-1)[..., : patches.shape[1]]
+        return torch.cat([on_patches, *spread], dim=-1).softmax(dim=-1)
+
+    def mix(self, weights: Tensor, kt: Tensor, kr: Tensor, patches: Tensor) -> Tensor:
+        """`forward` with the softmax given from outside, so that it can be changed or derived by.
+
+        Arguments:
+            weights: (t, B, heads, P + 1 or 2), as from `all_weights`.
+
+        Returns:
+            (t, B, d).
+        """
+        count = patches.shape[1]
+        pooled = weights[..., :count] @ patches  # (t, B, heads, d)
+        mixed = torch.einsum("tbhd,hcd->tbhc", pooled, _by_head(self.value.weight, self.heads))
+        for place, one in enumerate(self._others(kt, kr), start=count):
+            mixed = mixed + weights[..., place, None] * self._split(self.value(one))
+        result: Tensor = self.project(mixed.flatten(2))
+        return result
+
+    def _others(self, kt: Tensor, kr: Tensor) -> list[Tensor]:
+        """The tokens beside the patches, each (t, 1, d)."""
+        return [kr[:, None], kt.expand(len(kr), 1, -1)] if self.attend_to_query else [kr[:, None]]
 
     def _split(self, tokens: Tensor) -> Tensor:
         return tokens.reshape(*tokens.shape[:-1], self.heads, -1)  # (..., heads, d/heads)
@@ -179,7 +203,19 @@ class IncrementalCrossAttention(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (t, B, d), one embedding per session."""
         patches, kr = self._tokens(features)
-        attended = self.attention(self.norm(self.kt), self.norm(kr), self.norm(patches))
+        return self._after(self.attention(self.norm(self.kt), self.norm(kr), self.norm(patches)))
+
+    def weights(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (t, B, heads, H * W + 1 or 2), the softmax of every session; see `CrossAttention`."""
+        patches, kr = self._tokens(features)
+        return self.attention.all_weights(self.norm(self.kt), self.norm(kr), self.norm(patches))
+
+    def embed(self, features: Tensor, weights: Tensor) -> Tensor:
+        """`forward` with the softmax given, as from `weights`: (B, C, H, W) -> (t, B, d)."""
+        patches, kr = self._tokens(features)
+        return self._after(self.attention.mix(weights, self.norm(self.kt), self.norm(kr), self.norm(patches)))
+
+    def _after(self, attended: Tensor) -> Tensor:
         embedded = self.kt + attended  # residual onto the raw KT token
         result: Tensor = embedded + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(embedded))))
         return result

@@ -1,0 +1,305 @@
+"""Maps that are known in advance, and drawings that hold what they should."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from mlcil.core.errors import UserError
+from mlcil.evaluation.results import evaluate
+from mlcil.models.backbone import Backbone
+from mlcil.models.tagger import AttentionShape, Tagger
+from mlcil.reports.attention_maps import (
+    Explanation,
+    Tag,
+    class_activation,
+    draw,
+    enlarged,
+    explain,
+    explain_files,
+    maps_for_report,
+    peak,
+    pick_test_images,
+    relevance,
+    save,
+)
+from mlcil.training.config import make_config
+from mlcil.training.folder import save_state
+from mlcil.training.prepare import prepare_method
+from mlcil.training.restore import TrainedRun, open_run
+
+DATA = "digits:train=20,test=40,size=32"
+SIZES, CLASSES = (3, 2, 2), tuple("0123456")
+OPTIONS = {"krt": {"width": 16, "heads": 4}, "ft": {}}
+
+
+def a_run(method, path=Path("run"), data=DATA):
+    """A run that was never trained, with weights large enough to matter."""
+    values = {"method": method, "data": data, "protocol": "0,1,2|3,4|5,6", "backbone": "small_conv", "image_size": 32}
+    config = make_config(values | {"options": OPTIONS[method]})
+    made, _ = prepare_method(config, len(CLASSES))
+    for size in SIZES:
+        made.tagger.grow(size)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.tagger.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    made.tagger.eval().requires_grad_(False)
+    return TrainedRun(config, made, CLASSES, len(SIZES), path)
+
+
+def stored(method, folder, **changes):
+    """The same as a folder."""
+    run = a_run(method, folder, **changes)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(run.config.to_dict()))
+    if method == "krt":
+        run.method.rates = [0.5] * len(SIZES)
+    tensors, values = run.method.state()
+    result = evaluate(np.eye(7), np.eye(7), 3, CLASSES, 5, [], 20, 1.0, {})
+    for number in (1, 2, 3):
+        save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, values | {"result": asdict(result)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def krt():
+    return a_run("krt")
+
+
+@pytest.fixture(scope="module")
+def krt_folder(tmp_path_factory):
+    return stored("krt", tmp_path_factory.mktemp("runs") / "krt")
+
+
+def picture(seed=0, shape=(32, 32, 3)):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def image_file(path, seed=0, shape=(32, 32, 3)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture(seed, shape)).save(path)
+    return path
+
+
+def height_of(path):
+    with Image.open(path) as image:
+        return image.height
+
+
+def planted():
+    """A tagger of two sessions; class 0 is dimension 0 of the token, class 1 its dimension 1, and so on."""
+    tagger = Tagger(Backbone("small_conv", 32), AttentionShape(width=8, heads=2, attend_to_query=True)).eval()
+    tagger.grow(2)
+    tagger.grow(1)
+    block = tagger.attention
+    with torch.no_grad():
+        for parameter in (*block.parameters(), *tagger.heads.parameters()):
+            parameter.zero_()
+        for norm in (block.norm, tagger.heads[0][0], tagger.heads[1][0]):
+            norm.weight.fill_(1)
+        block.projection.weight[:8, :8, 0, 0] = torch.eye(8)
+        block.attention.value.weight.copy_(torch.eye(8))
+        block.attention.project.weight.copy_(torch.eye(8))
+        tagger.heads[0][1].weight[[0, 1], [0, 1]] = 1.0
+        tagger.heads[1][1].weight[0, 0] = -1.0
+    return tagger
+
+
+def test_the_patch_that_carries_a_class_has_the_peak_of_its_map():
+    features = torch.zeros(1, 128, 4, 4)
+    features[0, 0, 0, 1] = 5.0  # class 0 is at row 0, column 1
+    features[0, 1, 2, 3] = 5.0
+    maps = relevance(planted(), features, [0, 1, 2])
+    assert maps.shape == (3, 4, 4)
+    assert [divmod(int(one.argmax()), 4) for one in maps[:2]] == [(0, 1), (2, 3)]
+    assert (maps >= 0).all()
+    assert maps[2, 0, 1] == 0  # what speaks against a class is not shown
+
+
+def test_relevance_is_the_weight_times_the_derivative_of_the_logit():
+    tagger = a_run("krt").method.tagger.double()
+    features = torch.randn(1, 128, 4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weights, column, session = tagger.attention.weights(features), 4, 1
+
+    def logit(given):
+        return tagger.heads[session](tagger.attention.embed(features, given)[session])[0, column - SIZES[0]].item()
+
+    expected, step = torch.zeros(16, dtype=torch.float64), 1e-5
+    for head in range(4):
+        for patch in range(16):
+            above, below = weights.clone(), weights.clone()
+            above[session, 0, head, patch] += step
+            below[session, 0, head, patch] -= step
+            slope = (logit(above) - logit(below)) / (2 * step)
+            expected[patch] += max(0.0, slope * weights[session, 0, head, patch].item())
+    assert expected.max() > 1e-4
+    torch.testing.assert_close(relevance(tagger, features, [column])[0].flatten(), expected, rtol=1e-4, atol=1e-8)
+
+
+def test_the_mean_of_a_class_activation_and_the_bias_are_the_logit():
+    tagger = a_run("ft").method.tagger
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        features, logits = tagger.backbone(images), tagger(images).logits
+    bias = torch.cat([head.bias for head in tagger.heads])
+    maps = class_activation(tagger, features)
+    assert maps.shape == (3, 7, 4, 4)
+    torch.testing.assert_close(maps.mean(dim=(2, 3)) + bias, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_linear_head_shows_the_positive_part_of_its_activation():
+    run = a_run("ft")
+    explanation = explain(run, picture(), threshold=0.0, most=7)
+    assert all((tag.map >= 0).all() for tag in explanation.tags)
+    assert any((tag.map == 0).any() and tag.map.max() > 0 for tag in explanation.tags)
+    assert explanation.attention.shape == (0, 4, 4)
+
+
+def test_shares_are_the_sums_of_the_maps_and_the_means_over_heads(krt):
+    explanation = explain(krt, picture())
+    assert explanation.attention.shape == (3, 4, 4)
+    assert explanation.by_head.shape == (3, 4)
+    assert np.allclose(explanation.masses, [one.sum() for one in explanation.attention])
+    assert np.allclose(explanation.masses, explanation.by_head.mean(axis=1))
+    assert ((explanation.masses > 0) & (explanation.masses < 1)).all()
+
+
+def test_tags_come_best_first_with_the_session_of_each(krt):
+    tags = explain(krt, picture(), threshold=0.0, most=7).tags
+    assert sorted(tag.name for tag in tags) == list(CLASSES)
+    assert [tag.score for tag in tags] == sorted((tag.score for tag in tags), reverse=True)
+    assert {tag.name: tag.session for tag in tags} == dict(zip(CLASSES, (1, 1, 1, 2, 2, 3, 3), strict=True))
+
+
+def test_the_threshold_leaves_at_least_the_best_tag_and_most_limits_them(krt):
+    every = explain(krt, picture(), threshold=0.0, most=7).tags
+    between = (every[2].score + every[3].score) / 2
+    assert [tag.name for tag in explain(krt, picture(), between, 7).tags] == [tag.name for tag in every[:3]]
+    assert [tag.name for tag in explain(krt, picture(), 1.0, 7).tags] == [every[0].name]
+    assert [tag.name for tag in explain(krt, picture(), 0.0, 2).tags] == [tag.name for tag in every[:2]]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "most", "message"),
+    [(1.5, 3, "threshold: got 1.5"), (-0.1, 3, "threshold"), (0.5, 0, "got 0, expected at least 1")],
+)
+def test_numbers_out_of_range(krt, threshold, most, message):
+    with pytest.raises(UserError, match=message):
+        explain(krt, picture(), threshold, most)
+
+
+def test_a_model_that_scores_otherwise_has_no_maps():
+    class Another(Tagger):
+        def forward(self, images):
+            raise NotImplementedError
+
+    run = a_run("ft")
+    run.method.tagger = Another(Backbone("small_conv", 32))
+    with pytest.raises(UserError, match=r"run run: method ft has no maps"):
+        explain(run, picture())
+    by_means = a_run("ft")
+    by_means.method.means = torch.zeros(7, 128)
+    with pytest.raises(UserError, match="by class means"):
+        explain(by_means, picture())
+    with pytest.raises(ValueError, match="expected one with cross-attention"):
+        relevance(a_run("ft").method.tagger, torch.zeros(1, 128, 4, 4), [0])
+
+
+def test_a_map_is_enlarged_to_the_picture_and_its_peak_is_the_middle_of_a_place():
+    values = np.zeros((2, 4), np.float32)
+    values[1, 2] = 1
+    assert enlarged(values, (20, 80, 3)).shape == (20, 80)
+    assert peak(values, (20, 80, 3)) == (50.0, 15.0)
+    assert enlarged(values, (20, 80)).argmax() // 80 > 10
+
+
+def explanation_of(names, sessions, shape=(24, 36, 3)):
+    rng = np.random.default_rng(0)
+    tags = [Tag(name, 0.93, 2, rng.random((3, 3), np.float32)) for name in names]
+    attention = rng.random((sessions, 3, 3), np.float32) / 12
+    return Explanation(picture(0, shape), tuple(tags), attention, rng.random((sessions, 4), np.float32))
+
+
+def texts(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_a_drawing_has_a_panel_for_the_picture_each_tag_and_each_session(tmp_path):
+    explanation = explanation_of(["cat", "dog"], 5)
+    figure = draw(explanation, "photograph.jpg")
+    assert len(figure.axes) == 1 + 2 + 5 + 1
+    written = texts(figure)
+    assert {"cat  0.93", "dog  0.93", "session 2", "session 5:"} <= set(written)
+    assert f"{100 * explanation.attention[2].sum():.0f} % on patches" in written
+    save(figure, tmp_path / "drawing.png")
+    with Image.open(tmp_path / "drawing.png") as image:
+        assert image.width == 1200
+        assert len(set(np.asarray(image.convert("L")).ravel().tolist())) > 50
+
+
+@pytest.mark.parametrize(("tags", "sessions"), [(1, 0), (9, 0), (4, 1), (2, 12)])
+def test_any_number_of_panels_fits(tags, sessions):
+    figure = draw(explanation_of([f"class {n}" for n in range(tags)], sessions), "title")
+    assert len(figure.axes) == 1 + tags + (sessions + 1 if sessions else 0)
+    boxes = [axes.get_position() for axes in figure.axes]
+    assert all(0 <= box.x0 < box.x1 <= 1 and 0 <= box.y0 < box.y1 <= 1 for box in boxes)
+    assert not any(one.overlaps(other) for place, one in enumerate(boxes) for other in boxes[:place])
+
+
+def test_names_in_any_script_and_a_map_of_nothing_can_be_drawn(tmp_path):
+    explanation = explanation_of(["$5 & $6", "日本", "a class of a very very long name"], 1)
+    blank = [tag._replace(map=np.zeros((3, 3), np.float32)) for tag in explanation.tags]
+    figure = draw(Explanation(explanation.pixels, tuple(blank), explanation.attention, explanation.by_head), "日本")
+    save(figure, tmp_path / "drawing.png")
+    assert "$5 & $6  0.93" in texts(figure)
+    assert "a class of a very ver…  0.93" in texts(figure)
+
+
+def test_files_are_drawn_under_names_of_their_own(krt_folder, tmp_path):
+    images = [image_file(tmp_path / place / "cat.png", seed) for seed, place in enumerate(("a", "b"))]
+    images.append(image_file(tmp_path / "tall.png", 3, (60, 30, 3)))
+    out = tmp_path / "out" / "maps"
+    written = explain_files(krt_folder, images, out, session=2, threshold=0.5, most=2)
+    assert [file.name for file in written] == ["cat.png", "cat-2.png", "tall.png"]
+    assert sorted(out.iterdir()) == sorted(written)
+    heights = [height_of(file) for file in written]
+    assert heights[0] == heights[1] < heights[2]  # panels as tall as the image in its file
+
+
+def test_a_bad_image_is_named_before_anything_is_written(krt_folder, tmp_path):
+    good, out = image_file(tmp_path / "good.png"), tmp_path / "out"
+    with pytest.raises(UserError, match=r"missing\.png: missing"):
+        explain_files(krt_folder, [good, tmp_path / "missing.png"], out)
+    with pytest.raises(UserError, match="got session 9"):
+        explain_files(krt_folder, [good], out, session=9)
+    assert not out.exists()
+
+
+def test_test_images_are_varied_and_always_the_same(krt_folder):
+    run = open_run(krt_folder)
+    chosen, again = pick_test_images(run, 4), pick_test_images(run, 4)
+    assert [path for path, _, _ in chosen] == [path for path, _, _ in again]
+    assert len({path for path, _, _ in chosen}) == 4
+    for _, pixels, labels in chosen:
+        assert pixels.shape == (32, 32, 3)
+        assert 2 <= len(labels) <= 4
+        assert len({run.session_of(CLASSES.index(label)) for label in labels}) >= 2
+    assert len({label for _, _, labels in chosen for label in labels}) == 7
+
+
+def test_a_report_gets_captions_and_drawings(krt_folder):
+    drawings = maps_for_report(krt_folder, 2)
+    assert len(drawings) == 2
+    caption, figure = drawings[0]
+    assert "truly there: " in caption
+    assert len(figure.axes) >= 1 + 1 + 3 + 1
+
+
+def test_a_report_on_data_that_is_gone(tmp_path):
+    with pytest.raises(UserError, match="/nowhere"):
+        maps_for_report(stored("ft", tmp_path / "ft", data="coco:/nowhere"), 2)
