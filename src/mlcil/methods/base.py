@@ -101,6 +101,7 @@ class Method:
     is_joint: ClassVar[bool] = False  # sees all classes in one session
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     recipe: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
+    plain_base: ClassVar[bool] = False  # its first session is fine-tuning's: runs may share it; `check_method` tries it
     plain: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning, if kept without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
@@ -157,6 +158,14 @@ class Method:
     def predict(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, K) probabilities of every class seen so far, float32."""
         return torch.sigmoid(self.tagger(images).logits.float())
+
+    def shares_base(self) -> bool:
+        """Whether training in the first session is fine-tuning and leaves no trace but the trained model."""
+        return self.plain_base
+
+    def pseudo_labels(self) -> NDArray[np.bool_] | None:
+        """(N, K_old) which old classes the session's N images are taken to show, un-augmented; None without."""
+        return None
 
     def notes(self) -> dict[str, Any]:
         """What is worth reporting of the current session, as plain values."""

@@ -40,6 +40,7 @@ class DERpp(Rehearsal):
     buffer_use = "required"
     Config = DERppConfig
     config: DERppConfig
+    plain_base = True
     plain = {"alpha": 0.0, "beta": 0.0}
     draws = 2
 

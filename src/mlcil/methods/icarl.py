@@ -48,6 +48,7 @@ class ICaRL(Rehearsal):
     buffer_use = "required"
     Config = ICaRLConfig
     config: ICaRLConfig
+    plain_base = True
     means: Tensor | None = None  # (K, C) unit means of each class's exemplars, for `scores: nme`
 
     def wants_teacher(self) -> bool:

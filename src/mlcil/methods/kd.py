@@ -35,6 +35,7 @@ class KD(Rehearsal):
     reference = "Hou et al., Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019"
     Config = KDConfig
     config: KDConfig
+    plain_base = True
     plain = {"feature_weight": 0.0}
 
     def wants_teacher(self) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.config import option
@@ -72,6 +74,7 @@ class KRT(Rehearsal):
     reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
     Config = KRTConfig
     config: KRTConfig
+    plain_base = True
     plain = {"dpl": False, "ica": False}
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
@@ -82,6 +85,7 @@ class KRT(Rehearsal):
         self.search: Threshold | None = None  # how this session's threshold was found
         self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
         self.fixed_labels: Tensor | None = None  # (N, K) with `pseudo: fixed`
+        self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, until the session begins
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """Cross-attention, unless switched off."""
@@ -97,7 +101,7 @@ class KRT(Rehearsal):
         super().before_session(session, infer)
         if self.config.ica:
             self.tagger.freeze_old_sessions()
-        self.search, self.fixed_labels = None, None
+        self.search, self.fixed_labels, self._pseudo = None, None, None
         if self.teacher is not None and self.config.dpl:
             self._restore_labels(session, infer)
         self.rates.append(rate_per_image(session.labels[:, session.first :]))
@@ -125,6 +129,10 @@ class KRT(Rehearsal):
         if self.config.kd:
             terms["kd"] = self._weight(self.config.kd_weight) * less_forget(now.pooled, before.pooled).mean()
         return terms
+
+    def pseudo_labels(self) -> NDArray[np.bool_] | None:
+        """What the old model says of the session's images at the threshold."""
+        return self._pseudo
 
     def notes(self) -> dict[str, Any]:
         """The threshold and what came of it."""
@@ -160,6 +168,7 @@ class KRT(Rehearsal):
             start = self.threshold if self.config.carry_threshold else self.config.threshold
             self.search = find_threshold(scores[: len(session.indices)], target, start)
             self.threshold = self.search.value
+        self._pseudo = scores[: len(session.indices)] > self.threshold
         if self.config.pseudo == "fixed":
             self.fixed_labels = restore(torch.from_numpy(full.labels), torch.from_numpy(scores), self.threshold)
 

@@ -29,6 +29,7 @@ class LwF(Method):
     reference = "Li and Hoiem, Learning without Forgetting, ECCV 2016"
     Config = LwFConfig
     config: LwFConfig
+    plain_base = True
     plain = {"weight": 0.0}
 
     def wants_teacher(self) -> bool:

@@ -40,6 +40,7 @@ class OEWC(Method):
     reference = "Schwarz et al., Progress & Compress, ICML 2018"
     Config = OEWCConfig
     config: OEWCConfig
+    plain_base = True
     plain = {"weight": 0.0}
 
     def __init__(self, config: OEWCConfig, backbone: Backbone, task: Task, budget: Budget) -> None:

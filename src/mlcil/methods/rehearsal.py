@@ -62,6 +62,10 @@ class Rehearsal(Method):
         """The memory, by the `selection` option."""
         return make_memory(self.config.selection, budget, self.config.exemplar_labels == "stored_onwards")
 
+    def shares_base(self) -> bool:
+        """A memory that is filled during training is a trace."""
+        return super().shares_base() and not self.buffer.is_streaming
+
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow the model, and label exemplars with the new classes where that is allowed."""
         super().before_session(session, infer)

@@ -46,6 +46,7 @@ class TPCIL(Rehearsal):
     buffer_use = "required"
     Config = TPCILConfig
     config: TPCILConfig
+    plain_base = True
     plain = {"weight": 0.0}
 
     def __init__(self, config: TPCILConfig, backbone: Backbone, task: Task, budget: Budget) -> None:

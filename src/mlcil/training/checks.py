@@ -77,6 +77,7 @@ def check_method(method: type[Method], **values: Any) -> None:
         check_resume(bench)
         check_hidden_labels(bench)
         check_plain(bench)
+        check_base(bench)
     check_processes([(method, values)])
 
 
@@ -227,6 +228,21 @@ def check_plain(bench: _Bench) -> None:
         run(tuned, bench.folder / "fine-tuning")
     ours, theirs = (_tagger(bench.folder / name) for name in ("plain", "fine-tuning"))
     bench.expect(_same(ours, theirs), f"with {dict(plain)} and no buffer it equals fine-tuning, step for step")
+
+
+def check_base(bench: _Bench) -> None:
+    """A method that lets its first session be shared ends the same when fine-tuning trained it."""
+    method, bases = bench.method, str(bench.folder / "bases")
+    if not method.plain_base:
+        return
+    plain = type("Plain", (method,), {"losses": Method.losses, "draw": Method.draw, "plain_base": True})
+    with _known(plain):
+        run(bench.config(bases=bases), bench.folder / "giver")
+    run(bench.config(bases=bases), bench.folder / "taker")
+    bench.expect(len(list(Path(bases).glob("*.safetensors"))) == 1, "its first session can be shared")
+    bench.expect(
+        _same_outcome(bench.folder / "taker", bench.whole()), "its first session is fine-tuning's (`plain_base`)"
+    )
 
 
 def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> None:

@@ -64,6 +64,10 @@ class RunSettings:
     cache_gb: float = option(50.0, "largest size of that folder", low=0, machine=True)
     checkpoint_seconds: float = option(300.0, "save at least so often, besides every epoch", low=0, machine=True)
     tensorboard: bool = option(False, "also write TensorBoard events", machine=True)
+    preset: str | None = option(None, "the published row that a report compares the run with", machine=True)
+    bases: str | None = option(
+        None, "folder in which runs share first sessions that are the same; none trains each", machine=True
+    )
 
 
 @dataclass(frozen=True)
@@ -81,14 +85,15 @@ class RunConfig:
         """Where a stored configuration asks for another result, as "key: stored -> here"."""
         # A key that the stored file lacks is younger than the run, which had what is now its default.
         defaults = RunConfig(RunSettings(), type(self.options)())
-        then, now = defaults._flat() | _flatten(stored), self._flat()
+        then, now = defaults._flat() | flatten(stored), self._flat()
         return [f"{key}: {then[key]!r} -> {value!r}" for key, value in now.items() if then[key] != value]
 
     def _flat(self) -> dict[str, Any]:
-        return _flatten(identity(self.settings) | {"options": as_dict(self.options)})
+        return flatten(identity(self.settings) | {"options": as_dict(self.options)})
 
 
-def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as one level of keys, a method's own as options.KEY."""
     shared = {key: value for key, value in values.items() if key != "options"}
     return shared | {f"options.{key}": value for key, value in (values.get("options") or {}).items()}
 

@@ -42,7 +42,8 @@ class RunFolder:
         environment.json     with what it was computed, one entry per launch
         metrics.jsonl        one line per epoch and per evaluation
         results.json         the outcome so far
-        session-NN/          state.safetensors when the session is done, progress.safetensors while it is not
+        session-NN/          state.safetensors when the session is done, progress.safetensors while it is not,
+                             scores.safetensors of the test images after it
 
     Arguments:
         path: the folder.
@@ -127,18 +128,18 @@ class RunFolder:
             number += 1
         return number
 
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
+    def log(self, *records: Mapping[str, Any]) -> None:
+        """Append a line for each record to metrics.jsonl."""
         try:
             with self.metrics.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+                file.writelines(json.dumps(record) + "\n" for record in records)
         except OSError as error:
             raise UserError(f"cannot write {self.metrics}: {error.strerror}") from error
 
     def forget_metrics(self, session: int, epoch: int) -> None:
         """Drop the lines that will be written again when the run continues at this session and epoch."""
         if self.metrics.exists():
-            kept = [one for one in _parse_lines(self.metrics) if (one["session"], one["epoch"]) < (session, epoch)]
+            kept = [one for one in parse_lines(self.metrics) if (one["session"], one["epoch"]) < (session, epoch)]
             write_text(self.metrics, "".join(json.dumps(one) + "\n" for one in kept))
 
     def log_environment(self, facts: Mapping[str, Any]) -> None:
@@ -214,9 +215,13 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-def _parse_lines(file: Path) -> list[dict[str, Any]]:
+def parse_lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that are whole; a kill may have torn the last one."""
     lines = []
-    for line in file.read_text().splitlines():
-        with suppress(json.JSONDecodeError):  # a kill may have torn the last line
-            lines.append(json.loads(line))
-    return lines
+    try:
+        for line in file.read_text(errors="replace").splitlines():
+            with suppress(json.JSONDecodeError):
+                lines.append(json.loads(line))
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    return [line for line in lines if isinstance(line, dict)]

@@ -87,10 +87,11 @@ class Reporter:
         images = (done - self._done_at_start) * self.work[self._session - 1]
         rate = images / max(time.monotonic() - self._began, 1e-9)
         left = (1 - done) * self.work[self._session - 1] + sum(self.work[self._session :])
-        return f"{rate:.0f} images/s, {_duration(left / max(rate, 1e-9))} left"
+        return f"{rate:.0f} images/s, {duration(left / max(rate, 1e-9))} left"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """A length of time in words."""
     minutes, hours = seconds / 60, seconds / 3600
     if hours >= 1.5:
         return f"{hours:.1f} h"

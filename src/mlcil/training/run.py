@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import sys
+import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +20,14 @@ from ..core.randomness import derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.loading import BatchLoader, BatchSource
 from ..data.protocol import Session
+from ..evaluation.audit import audit_pseudo_labels
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
-from ..methods.base import State
+from ..evaluation.scores import ScoredImages, save_scores, scores_file
+from ..methods.base import State, TrainingSet
 from .activations import open_activations
+from .bases import SharedBase
 from .config import RunConfig
-from .folder import RunFolder, load_state, save_state
+from .folder import RunFolder, load_state, parse_lines, save_state
 from .inference import TrainingInference, infer, on_first
 from .loop import Hooks, Position, SessionTraining
 from .prepare import cache_folder, prepare_data, prepare_method
@@ -39,6 +46,7 @@ _HEADER = (
     "buffer",
     "seed",
     "epochs",
+    "preset",
 )
 
 
@@ -122,25 +130,68 @@ class _Run:
         return self._write_results()
 
     def _session(self, session: Session, position: Position | None, saved: dict[str, Tensor]) -> None:
-        method = self.method
+        method, began = self.method, time.monotonic()
         if position is None:
             torch.manual_seed(derive_seed(self.settings.seed, session.number))
             method.before_session(session, self.infer)
+            on_first(self.fabric, lambda: self._audit(session))
         training = method.training_set(session)
         loop = SessionTraining(method, session.number, training, self.settings, self.fabric, self.loader, saved)
-        done = 0.0 if position is None else loop.part_done(position)
-        self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
-        position = loop.run(self._hooks(session, loop.epochs), position)
+        seconds = self._train(session, training, loop, position)
         torch.manual_seed(derive_seed(self.settings.seed, session.number, 0, 0, 0, 2))
         method.after_session(session, self.infer)
-        result = self._evaluate(session, training.shown, position.seconds)
+        scored = self._score(session)
+        result = evaluate(
+            scored.scores,
+            scored.labels,
+            session.number,
+            session.classes,
+            session.first,
+            self.results,
+            training.shown,
+            seconds,
+            method.notes(),
+        )
         self.results.append(result)
-        on_first(self.fabric, lambda: self._keep(session, result, loop.epochs))
+        on_first(self.fabric, lambda: self._keep(session, result, scored, loop.epochs, time.monotonic() - began))
         self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
         self.reporter.result(result)
 
-    def _keep(self, session: Session, result: SessionResult, epochs: int) -> None:
-        self.folder.log({"session": session.number, "epoch": epochs, "map": result.map})
+    def _train(
+        self, session: Session, training: TrainingSet, loop: SessionTraining, position: Position | None
+    ) -> float:
+        """Train, or take over a first session that another run has trained; the seconds that training took."""
+        folder = self.settings.bases
+        shares = folder is not None and session.number == 1 and position is None and self.method.shares_base()
+        base = None
+        if folder is not None and shares:
+            base = SharedBase(Path(folder), self.method, session, training, self.settings, self.fabric)
+        with nullcontext() if base is None else base.claim(self.reporter.say):
+            given = None if base is None else base.take()
+            if given is not None:
+                self.reporter.say(f"session 1 is taken from {folder}, where a run with the same start left it")
+                on_first(self.fabric, lambda: self.folder.log(*given["epochs"]))
+                return float(given["seconds"])
+            done = 0.0 if position is None else loop.part_done(position)
+            self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
+            seconds = loop.run(self._hooks(session, loop.epochs), position).seconds
+            if base is not None and self.is_writer:
+                records = [one for one in parse_lines(self.folder.metrics) if "losses" in one]
+                base.give({"seconds": seconds, "epochs": records})
+        return seconds
+
+    def _audit(self, session: Session) -> None:
+        """Note how right the session's pseudo labels are; nothing but the report reads it."""
+        pseudo, notes = self.method.pseudo_labels(), self.method.notes()
+        if pseudo is not None:
+            truth = self.data.protocol.data.train.labels[session.indices, : session.first]
+            found = {key: notes.get(key) for key in ("threshold", "target")} | audit_pseudo_labels(pseudo, truth)
+            self.folder.log({"session": session.number, "epoch": 0, "pseudo_labels": found})
+
+    def _keep(self, session: Session, result: SessionResult, scored: ScoredImages, epochs: int, seconds: float) -> None:
+        cost = {"session_seconds": seconds, **_peak_memory(self.fabric.device)}
+        self.folder.log({"session": session.number, "epoch": epochs, "map": result.map, **cost})
+        save_scores(scores_file(self.folder.path, session.number), scored)
         state = self.method.state()
         values = _both(state.values, {"result": asdict(result)})
         save_state(self.folder.state_file(session.number), state.tensors, values)
@@ -161,7 +212,7 @@ class _Run:
 
         return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
 
-    def _evaluate(self, session: Session, images: int, seconds: float) -> SessionResult:
+    def _score(self, session: Session) -> ScoredImages:
         rows = self.data.protocol.test_rows(session.stop)
         scores = infer(
             self.method.predict,
@@ -171,18 +222,7 @@ class _Run:
             self.test_loader,
             self.settings.batch_size,
         )
-        labels = self.data.protocol.data.test.labels[rows, : session.stop]
-        return evaluate(
-            scores,
-            labels,
-            session.number,
-            session.classes,
-            session.first,
-            self.results,
-            images,
-            seconds,
-            self.method.notes(),
-        )
+        return ScoredImages(scores, self.data.protocol.data.test.labels[rows, : session.stop], rows, session.classes)
 
     def _restore(self) -> tuple[Position | None, dict[str, Tensor]]:
         """Load the newest state, whether within a session or at the end of one."""
@@ -224,6 +264,14 @@ class _Run:
 
     def _epochs(self, session: Session) -> int:
         return (self.settings.base_epochs if session.number == 1 else None) or self.settings.epochs
+
+
+def _peak_memory(device: torch.device) -> dict[str, float | None]:
+    """The most memory that the process, and the GPU if it has one, has used so far, in MB."""
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    gpu = torch.cuda.max_memory_allocated(device) / 1e6 if device.type == "cuda" else None
+    return {"peak_memory_mb": used, "gpu_memory_mb": gpu}
 
 
 def _both(of_method: dict[str, T], of_run: dict[str, T]) -> dict[str, T]:

@@ -1,0 +1,106 @@
+"""First sessions that several runs have in common: trained by one of them, taken over by the others."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from ..core.config import identity
+from ..core.errors import UserError
+from ..data.protocol import Session
+from ..methods.base import Method, TrainingSet
+from .config import RunSettings
+from .folder import load_state, save_state
+
+# What does not decide how a first session ends, or decides it through what is hashed besides.
+_IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image"}
+_FORM = 1  # of the files
+
+
+class SharedBase:
+    """The place of one first session in the folder of shared ones.
+
+    It is named by everything that decides how the session ends: the model it starts from, to the bit, its
+    images and labels, the settings of training and the seed.
+
+    Arguments:
+        folder: of all shared first sessions.
+        method: grown for the session and not yet trained; its first session is fine-tuning's.
+        training: what the session trains on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        method: Method,
+        session: Session,
+        training: TrainingSet,
+        settings: RunSettings,
+        fabric: Fabric,
+    ) -> None:
+        self.method, self.fabric = method, fabric
+        self.file = folder / f"{_name(method, session, training, settings, fabric)}.safetensors"
+
+    @contextmanager
+    def claim(self, say: Any) -> Iterator[None]:
+        """Hold the session, so that of runs which start together one trains and the others wait for it.
+
+        A run of several processes does not wait: they would lose each other meanwhile.
+        """
+        if self.fabric.world_size > 1:
+            yield
+            return
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise UserError(f"cannot use {self.file.parent} for shared first sessions: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for the first session, which another run is training")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def take(self) -> dict[str, Any] | None:
+        """Put the trained weights into the model, if they are there.
+
+        Returns:
+            What `give` was told, or None.
+        """
+        if not self.fabric.broadcast(self.file.exists()):  # all processes must agree
+            return None
+        tensors, values = load_state(self.file)
+        self.method.tagger.load_state_dict(tensors)
+        return values
+
+    def give(self, values: dict[str, Any]) -> None:
+        """Leave the trained weights for others, with values to go with them."""
+        if not self.file.exists():
+            save_state(self.file, self.method.tagger.state_dict(), values)
+
+
+def _name(method: Method, session: Session, training: TrainingSet, settings: RunSettings, fabric: Fabric) -> str:
+    facts = {key: value for key, value in identity(settings).items() if key not in _IRRELEVANT}
+    facts |= {"base_epochs": settings.base_epochs or settings.epochs, "missing": method.config.missing}
+    facts |= {"classes": session.classes, "form": _FORM}
+    facts |= {"processes": fabric.world_size, "device": fabric.device.type}
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    digest.update(training.indices[: training.shown].tobytes())
+    digest.update(training.labels[: training.shown].tobytes())
+    trained = {name for name, parameter in method.tagger.named_parameters() if parameter.requires_grad}
+    for name, value in method.tagger.state_dict().items():
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype} {name in trained}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]

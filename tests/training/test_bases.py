@@ -1,0 +1,121 @@
+"""A first session that another run trained is as good as one's own, to the bit, and never taken by mistake."""
+
+import json
+import threading
+
+import pytest
+
+from mlcil.core.errors import UserError
+from mlcil.training import run as run_module
+from mlcil.training.checks import check_base
+from mlcil.training.config import make_config
+from mlcil.training.run import run
+
+from .tiny import final_state, outcome, settings
+
+
+def go(tmp_path, name, method, **changes):
+    bases = str(tmp_path / "bases")
+    run(make_config(settings(method, bases=bases, **changes)), tmp_path / name)
+    return tmp_path / name
+
+
+def shared(tmp_path):
+    return sorted((tmp_path / "bases").glob("*.safetensors"))
+
+
+def same_state(one, other):
+    ours, theirs = final_state(one), final_state(other)
+    return ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
+
+
+@pytest.fixture
+def trained_epochs(monkeypatch):
+    """Which sessions were really trained, in order."""
+    sessions, real = [], run_module.SessionTraining.run
+
+    def counting(self, *given):
+        sessions.append(self.number)
+        return real(self, *given)
+
+    monkeypatch.setattr(run_module.SessionTraining, "run", counting)
+    return sessions
+
+
+def test_another_method_takes_the_first_session_over_and_ends_the_same(tmp_path, trained_epochs):
+    go(tmp_path, "ft", "ft")
+    taken = go(tmp_path, "er", "er", buffer="2")
+    assert trained_epochs == [1, 2, 3, 2, 3]
+    run(make_config(settings("er", buffer="2")), tmp_path / "alone")
+    assert outcome(taken) == outcome(tmp_path / "alone")
+    assert same_state(taken, tmp_path / "alone")
+
+
+def test_the_log_of_the_first_session_comes_along(tmp_path):
+    lines = [(go(tmp_path, name, name) / "metrics.jsonl").read_text().splitlines() for name in ("ft", "lwf")]
+    first = [[one for one in map(json.loads, part) if one["session"] == 1 and "losses" in one] for part in lines]
+    assert len(first[0]) == 2
+    assert first[0] == first[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 1}, {"base_lr": 2e-3}, {"base_epochs": 1}, {"protocol": "0,1|2,3"}, {"options": {"missing": "ignore"}}],
+)
+def test_what_changes_the_first_session_is_not_shared(tmp_path, changes):
+    go(tmp_path, "one", "ft")
+    go(tmp_path, "other", "ft", **changes)
+    assert len(shared(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("changes", [{"lr": 5e-4}, {"epochs": 1, "base_epochs": 2}, {"protocol": "0,1,2|5,6"}])
+def test_what_changes_later_sessions_only_is(tmp_path, changes):
+    go(tmp_path, "one", "ft")
+    go(tmp_path, "other", "ft", **changes)
+    assert len(shared(tmp_path)) == 1
+
+
+def test_another_model_has_another_first_session(tmp_path):
+    go(tmp_path, "ft", "ft")
+    go(tmp_path, "krt", "krt")
+    assert len(shared(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"), [("bic", {}), ("prs", {}), ("er", {"options": {"selection": "reservoir"}})]
+)
+def test_a_method_whose_first_session_is_its_own_shares_nothing(tmp_path, method, changes):
+    go(tmp_path, method, method, buffer="2", **changes)
+    assert not shared(tmp_path)
+
+
+def test_of_runs_that_start_together_one_trains(tmp_path, trained_epochs):
+    threads = [
+        threading.Thread(target=go, args=(tmp_path, f"run {n}", "ft"), kwargs={"protocol": "0,1"}) for n in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert trained_epochs == [1]
+    assert same_state(tmp_path / "run 0", tmp_path / "run 2")
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
+    (tmp_path / "bases").write_text("a file")
+    with pytest.raises(UserError, match="shared first sessions"):
+        go(tmp_path, "ft", "ft")
+
+
+def test_the_check_of_methods_finds_a_false_promise(tmp_path):
+    from mlcil.methods.finetune import FineTuning
+    from mlcil.training.checks import _Bench, _known
+
+    class Boasting(FineTuning):
+        name = "boasting"
+
+        def losses(self, batch):
+            return {name: 2 * term for name, term in super().losses(batch).items()}
+
+    with _known(Boasting), pytest.raises(AssertionError, match="plain_base"):
+        check_base(_Bench(Boasting, {}, tmp_path))
