@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint bench methods lock clean
+.PHONY: demo test lint bench bench-demo methods lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -19,6 +19,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
+
+# Eight methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
+bench-demo: $(READY)
+	$(BIN)/mlcil bench benchmarks/digits.yaml --seeds 0,1,2 --jobs 2 --out runs/bench-demo
 
 # Every method through all sessions of the digits: nineteen runs, for a night.
 methods: $(READY)

@@ -39,6 +39,10 @@ def _complain(text: str) -> None:
         print(f"mlcil: {text}", file=sys.stderr)
 
 
+def _warn(text: str) -> None:
+    print(f"mlcil: {text}", file=sys.stderr)
+
+
 def _console() -> Any:
     from rich.console import Console
 
@@ -68,6 +72,7 @@ def run(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of settings; options given here win over it.")
     ] = None,
+    preset: Annotated[str | None, typer.Option(help="A published row, see `mlcil presets`; needs --data.")] = None,
     method: Annotated[str | None, typer.Option(help="Method, see `mlcil methods`.")] = None,
     data: Annotated[str | None, typer.Option(help="coco:PATH, voc:PATH, table:FILE or digits.")] = None,
     images: Annotated[str | None, typer.Option(help="Folder that a table's relative image paths start from.")] = None,
@@ -118,8 +123,15 @@ def run(
     from ..training.config import make_config, read_config
     from ..training.run import run as execute
 
-    values = {} if config is None else read_config(config)
-    made = make_config(values, changes, "settings" if config is None else str(config))
+    if preset is not None and config is not None:
+        raise UserError(f"got both the file {config} and the preset {preset!r}, expected one of them")
+    if preset is not None:
+        from ..benchmarks.presets import find_preset, preset_values
+
+        values, where = preset_values(find_preset(preset), data), f"preset {preset}"
+    else:
+        values, where = ({}, "settings") if config is None else (read_config(config), str(config))
+    made = make_config(values, changes, where)
     out = out or _default_folder(made.settings)
     console = _console()
     results = execute(made, out, console)
@@ -137,6 +149,8 @@ def _assignments(texts: list[str]) -> dict[str, str]:
 
 
 def _default_folder(settings: Any) -> Path:
+    if settings.preset is not None:
+        return Path("runs") / f"{settings.preset}-seed{settings.seed}"
     kind = settings.data.partition(":")[0]
     protocol = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in settings.protocol)[:40]
     return Path("runs") / f"{settings.method}-{kind}-{protocol}-seed{settings.seed}"
@@ -167,14 +181,58 @@ def datasets() -> None:
 
 
 @app.command()
+def presets(
+    name: Annotated[
+        str | None, typer.Argument(help="Show this preset: its settings and the published numbers.")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Only those of a group, such as table1.")] = None,
+) -> None:
+    """List the published rows that can be run by name, or show one."""
+    from .listings import preset_page, preset_table
+
+    _console().print(preset_table(group) if name is None else preset_page(name))
+
+
+@app.command()
+def bench(
+    file: Annotated[Path | None, typer.Argument(help="YAML file that lists the runs.")] = None,
+    preset_group: Annotated[
+        str | None, typer.Option(help="Published rows, such as table1; see `mlcil presets`.")
+    ] = None,
+    presets: Annotated[str | None, typer.Option(help="Published rows by name, with commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods with commas, each NAME or NAME:BUFFER.")] = None,
+    protocols: Annotated[str, typer.Option(help="Protocols with commas, for --methods.")] = "B0-C2",
+    seeds: Annotated[str, typer.Option(help="Seeds with commas.")] = "0",
+    jobs: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
+    data: Annotated[str | None, typer.Option(help="The data set of all runs.")] = None,
+    weights: Annotated[str | None, typer.Option(help="The pretrained weights of all runs.")] = None,
+    devices: Annotated[int | None, typer.Option(help="GPUs or processes of each run.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value for all runs; a method's option goes to those that have it; repeatable."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the grid; a used one is continued.")] = Path("runs/bench"),
+    share: Annotated[bool, typer.Option(help="Train first sessions that are the same once.")] = True,
+    report: Annotated[bool, typer.Option(help="Write a report into the folder at the end.")] = True,
+) -> None:
+    """Run many experiments, or continue them: published rows, methods by protocols, or those that a file lists."""
+    from .bench import GridRequest, run_bench
+
+    given = {"data": data, "weights": weights, "devices": devices}
+    changes = {key: value for key, value in given.items() if value is not None} | _assignments(set_ or [])
+    request = GridRequest(file, preset_group, presets, methods, protocols, seeds, changes)
+    if not run_bench(request, out, jobs, engine, share, report, _console()):
+        sys.exit(1)
+
+
+@app.command()
 def show(
     runs: _RunDirs,
-    page: Annotated[Path | None, typer.Option(help="Also write an HTML page here.")] = None,
     markdown: Annotated[bool, typer.Option(help="Print the comparison as Markdown instead.")] = False,
 ) -> None:
     """Print the table of a run, or compare several."""
     from ..evaluation.results import load_results
-    from ..reports.page import write_page
     from ..reports.table import comparison_table, run_table, to_markdown
 
     results = [load_results(one) for one in runs]
@@ -182,9 +240,57 @@ def show(
         print(to_markdown(results))
     else:
         _console().print(run_table(results[0]) if len(results) == 1 else comparison_table(results))
-    if page is not None:
-        names = ", ".join(str(one) for one in runs)
-        print(write_page(results, page, "mlcil runs", f"The runs {names}."))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold them, such as a grid's.")],
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "mlcil report",
+    images: Annotated[int, typer.Option(help="Test images to show attention maps of; 0 for none.", min=0)] = 4,
+) -> None:
+    """Write a page about runs, with every table as Markdown, LaTeX and CSV and every figure as PNG and SVG."""
+    from ..reports.report import write_report
+
+    print(write_report(runs, out, title=title, images=images, say=_warn))
+
+
+@app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("explained"),
+    session: Annotated[
+        int | None, typer.Option(help="The model after this session; the last by default.", min=1)
+    ] = None,
+    threshold: Annotated[float, typer.Option(help="Tags with this score or more.", min=0, max=1)] = 0.8,
+    most: Annotated[int, typer.Option(help="So many tags at most.", min=1)] = 4,
+) -> None:
+    """Show where in an image the evidence for each predicted tag lies."""
+    from ..reports.attention_maps import explain_files
+
+    for picture in explain_files(run, images, out, session=session, threshold=threshold, most=most):
+        print(picture)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="A run, or a folder with a run per seed.")],
+    second: Annotated[Path, typer.Argument(help="Another one on the same data and protocol.")],
+    session: Annotated[
+        int | None, typer.Option(help="After this session; the last that both have by default.", min=1)
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.", min=100)] = 1000,
+    json: Annotated[Path | None, typer.Option(help="Also write the figures here.")] = None,
+) -> None:
+    """Compare two runs class by class, and say whether they differ by more than noise."""
+    from ..core.files import write_json
+    from ..reports.comparison import compare_runs, comparison_view
+
+    found = compare_runs([first], [second], session, resamples)
+    _console().print(comparison_view(found))
+    if json is not None:
+        write_json(json, found.as_dict())
 
 
 @app.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..reports.page import write_page
+from ..reports.report import write_report
 from ..reports.table import comparison_table
 from ..training.config import make_config
 from ..training.run import run
@@ -41,7 +41,8 @@ def run_demo(out: Path, console: Console) -> Path:
         config = make_config(SETTINGS | {"method": name, "options": options})
         results.append(run(config, out / name, console))
     text = _explain({name: result["last_map"] for name, result in zip(METHODS, results, strict=True)})
-    page = write_page(results, out / "index.html", "mlcil: forgetting and its cure", text, ["mlcil demo"])
+    runs = [out / name for name in METHODS]
+    page = write_report(runs, out, "mlcil: forgetting and its cure", text, ["mlcil demo"])
     console.print(comparison_table(results))
     console.print(text, soft_wrap=True, highlight=False)
     console.print(f"page: {page} ({time.monotonic() - began:.0f} s)", soft_wrap=True, highlight=False)

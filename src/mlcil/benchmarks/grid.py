@@ -1,0 +1,235 @@
+"""Many runs at once: each in its own folder, continued as a whole, one failure stopping none of the others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..core.errors import UserError
+from ..core.files import read_json, write_json, write_text
+from ..training.config import RunConfig, read_config
+from .engines import Engine, Work, last_line, make_engine
+
+GRID_FILE = "grid.json"
+LOGS, BASES = "logs", "bases"
+LOOK_SECONDS = 0.2  # between looks at the runs
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """A run of a grid: its folder below the grid's, and its configuration."""
+
+    name: str
+    config: RunConfig
+
+
+@dataclass
+class Progress:
+    """How one run of a grid stands.
+
+    Attributes:
+        status: waiting, running, done or failed.
+        seconds: that it has taken in this launch of the grid.
+        error: how it failed, in a line.
+        last_map: of a finished run.
+    """
+
+    run: GridRun
+    status: str = "waiting"
+    seconds: float = 0.0
+    error: str = ""
+    last_map: float | None = None
+    was_done: bool = False  # by an earlier launch
+    handle: Any = field(default=None, repr=False)
+    slot: int = 0
+    began: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What grid.json says of it."""
+        return {
+            "name": self.run.name,
+            "status": self.status,
+            "seconds": self.seconds,
+            "error": self.error,
+            "last_map": self.last_map,
+        }
+
+
+class View:
+    """What a grid tells of itself; the silent one."""
+
+    def begin(self, grid: Grid) -> None:
+        """The grid is about to start."""
+
+    def changed(self, grid: Grid, progress: Progress) -> None:
+        """A run has begun or ended."""
+
+    def tick(self, grid: Grid) -> None:
+        """Time has passed."""
+
+    def end(self) -> None:
+        """Nothing more will come."""
+
+
+class Grid:
+    """The runs of one folder, and how they stand.
+
+    Arguments:
+        runs: what to run, in this order.
+        out: the folder; one that was used before is continued.
+        jobs: runs at a time.
+        shares_bases: whether first sessions that are the same are trained once.
+
+    Raises:
+        UserError: two runs have the same name.
+    """
+
+    def __init__(self, runs: Sequence[GridRun], out: Path, jobs: int = 1, shares_bases: bool = True) -> None:
+        names = [run.name for run in runs]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise UserError(f"two runs of the grid have the same name: {', '.join(sorted(twice))}")
+        if not runs:
+            raise UserError("the grid has no runs")
+        self.out, self.jobs = out.resolve(), jobs
+        self.threads = max(1, (os.cpu_count() or 1) // jobs)
+        self.bases = str(self.out / BASES) if shares_bases else None
+        self.progress = [Progress(run) for run in runs]
+        self.began = time.monotonic()
+
+    def execute(self, engine: str = "local", view: View | None = None) -> list[Progress]:
+        """Run what is not done yet.
+
+        Returns:
+            How every run ended.
+
+        Raises:
+            UserError: the engine cannot be used, or another grid is at work in the folder.
+        """
+        view, self.began = view or View(), time.monotonic()
+        lock = self._claim()
+        try:
+            self._find_done()
+            if all(one.status == "done" for one in self.progress):
+                view.begin(self)
+                self._save()
+                return self.progress
+            made = make_engine(engine, self.jobs, self.threads, _gpus)
+            view.begin(self)
+            try:
+                self._loop(made, view)
+            finally:
+                for one in self.of_status("running"):
+                    made.stop(one.handle)
+                    one.status = "waiting"
+                made.close()
+                view.end()
+                self._save()
+        finally:
+            os.close(lock)
+        return self.progress
+
+    def of_status(self, status: str) -> list[Progress]:
+        """The runs that stand so."""
+        return [one for one in self.progress if one.status == status]
+
+    def seconds_left(self) -> float | None:
+        """A guess from the runs that ended in this launch; None before the first of them."""
+        ended = [one.seconds for one in self.of_status("done") if not one.was_done]
+        if not ended:
+            return None
+        mean = sum(ended) / len(ended)
+        left = [max(0.0, mean - one.seconds) for one in self.of_status("running")]
+        return (sum(left) + mean * len(self.of_status("waiting"))) / self.jobs
+
+    def log_file(self, run: GridRun) -> Path:
+        """What a run prints."""
+        return self.out / LOGS / f"{run.name}.log"
+
+    def last_words(self, run: GridRun) -> str:
+        """The last line that a run printed."""
+        return last_line(self.log_file(run))
+
+    def _loop(self, engine: Engine, view: View) -> None:
+        waiting = deque(self.of_status("waiting"))
+        while waiting or self.of_status("running"):
+            while waiting and len(self.of_status("running")) < self.jobs:
+                self._start(waiting.popleft(), engine, view)
+            time.sleep(LOOK_SECONDS)
+            for one in self.of_status("running"):
+                one.seconds = time.monotonic() - one.began
+                verdict = engine.ended(one.handle)
+                if verdict is not None:
+                    self._end(one, verdict, view)
+            view.tick(self)
+
+    def _start(self, one: Progress, engine: Engine, view: View) -> None:
+        taken = {other.slot for other in self.of_status("running")}
+        one.slot = next(slot for slot in range(self.jobs) if slot not in taken)
+        one.status, one.began = "running", time.monotonic()
+        one.handle = engine.start(self._work(one.run), one.slot)
+        self._save()
+        view.changed(self, one)
+
+    def _end(self, one: Progress, verdict: str, view: View) -> None:
+        one.handle, one.error = None, verdict
+        one.last_map = self._result(one.run)
+        one.status = "done" if one.last_map is not None and not verdict else "failed"
+        if one.status == "failed" and not verdict:
+            one.error = "it ended without finishing its sessions"
+        self._save()
+        view.changed(self, one)
+
+    def _work(self, run: GridRun) -> Work:
+        settings = run.config.settings
+        threads = settings.threads or self.threads
+        settings = replace(settings, threads=threads, bases=settings.bases or self.bases)
+        config = self.out / LOGS / f"{run.name}.yaml"
+        write_text(config, yaml.safe_dump(replace(run.config, settings=settings).to_dict(), sort_keys=False))
+        return Work(config, self.out / run.name, self.log_file(run), threads, settings.devices)
+
+    def _find_done(self) -> None:
+        for one in self.progress:
+            one.last_map = self._result(one.run)
+            one.was_done = one.last_map is not None
+            one.status = "done" if one.was_done else "waiting"
+
+    def _result(self, run: GridRun) -> float | None:
+        """The last mAP, if the run's folder holds this very run and it is finished."""
+        folder = self.out / run.name
+        try:
+            results, stored = read_json(folder / "results.json"), read_config(folder / "config.yaml")
+            if results["finished"] and not run.config.differences(stored):
+                return float(results["last_map"])
+        except (UserError, KeyError, TypeError, ValueError):
+            pass  # not there or damaged: the run itself says what is wrong
+        return None
+
+    def _save(self) -> None:
+        write_json(self.out / GRID_FILE, {"runs": [one.to_dict() for one in self.progress]})
+
+    def _claim(self) -> int:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"cannot use {self.out} for a grid: {error.strerror}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise UserError(f"another grid is at work in {self.out}; wait for it or choose another --out") from None
+        return lock
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
