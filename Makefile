@@ -26,7 +26,7 @@ bench-demo: $(READY)
 
 # Every method through all sessions of the digits: nineteen runs, for a night.
 methods: $(READY)
-	$(BIN)/python benchmarks/digits_methods.py
+	$(BIN)/mlcil bench benchmarks/digits-methods.yaml --jobs 2 --out runs/digits-methods
 
 # uv installs the lock as it is; plain pip may pick another build of torch.
 $(READY): requirements.lock pyproject.toml

@@ -115,16 +115,70 @@ def test_run_show_and_continue(mlcil, tmp_path: Path) -> None:  # type: ignore[n
     assert code == 0
     assert f"{results['sessions'][0]['map']:.1f}" in out
     mlcil("run", "--method", "krt", *TINY, "--set", "width=16", "--out", "b")
-    code, out, _ = mlcil("show", "a", "b", "--page", "page.html")
+    code, out, _ = mlcil("show", "a", "b")
     assert code == 0
     assert "ft" in out
     assert "krt" in out
-    assert "<svg" in (tmp_path / "page.html").read_text()
     code, out, _ = mlcil("show", "a", "b", "--markdown")
     assert out.startswith("|")
     code, _, error = mlcil("run", "--method", "ft", *TINY, "--epochs", "2", "--out", "a")
     assert code == 2
     assert "epochs: 1 -> 2" in one_line(error)
+    report_compare_and_explain(mlcil, tmp_path)
+
+
+def report_compare_and_explain(mlcil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    code, out, _ = mlcil("report", "a", "b", "--out", "page")
+    assert code == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "page/index.html" in out
+    assert "<svg" in page
+    assert "data:image/png" in page  # attention maps of krt
+    assert (tmp_path / "page" / "tables" / "summary.csv").exists()
+    code, out, _ = mlcil("compare", "a", "b", "--resamples", "100", "--json", "difference.json")
+    assert code == 0
+    assert "krt is" in out
+    assert json.loads((tmp_path / "difference.json").read_text())["resamples"] == 100
+    Image.new("RGB", (30, 20)).save(tmp_path / "photo.png")
+    code, out, _ = mlcil("explain", "b", "photo.png", "--out", "maps")
+    assert code == 0
+    with Image.open(tmp_path / out.strip()) as picture:
+        assert picture.width > 300
+
+
+def test_a_preset_runs_with_data_of_ones_own(mlcil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    small = ["--backbone", "small_conv", "--weights", "none", "--batch-size", "8", "--set", "width=16"]
+    code, _, error = mlcil("run", "--preset", "coco-b0-c10/krt", *TINY, *small, "--out", "a")
+    assert code == 0, error
+    assert json.loads((tmp_path / "a" / "results.json").read_text())["preset"] == "coco-b0-c10/krt"
+    mlcil("report", "a", "--out", "page", "--images", "0")
+    published = (tmp_path / "page" / "tables" / "published.md").read_text()
+    assert "65.9" in published  # what the paper reports
+    assert "backbone" in published  # what is different here
+
+
+class FailingEngine:
+    """Starts nothing, and says that it failed."""
+
+    def start(self, work, slot):  # type: ignore[no-untyped-def]
+        return None
+
+    def ended(self, handle):  # type: ignore[no-untyped-def]
+        return "coco:nowhere has no annotations"
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_grid_says_what_failed(mlcil, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("mlcil.benchmarks.grid.make_engine", lambda *given: FailingEngine())
+    code, out, _ = mlcil("bench", "--methods", "ft", "--data", "coco:nowhere", "--out", "grid")
+    assert code == 1
+    assert "nowhere" in out
+    assert "1 of 1 runs failed" in out
+    code, _, error = mlcil("report", "grid")
+    assert code == 2
+    assert "nowhere" in one_line(error)
 
 
 def test_a_configuration_file_of_a_run_repeats_it(mlcil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -147,6 +201,8 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
     out = mlcil("datasets")[1]
     for word in ("coco:PATH", "voc:PATH", "table:FILE", "digits"):
         assert word in out
+    assert "coco-b0-c10/krt-r-20" in mlcil("presets", "--group", "table1")[1]
+    assert "70.17" in mlcil("presets", "coco-b0-c10/krt-r-20")[1]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +228,19 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
         (["run", *TINY, "--set", "width=10", "--set", "heads=4"], "width 10 is not a multiple of heads 4"),
         (["run", "missing.yaml"], "missing.yaml does not exist"),
         (["show", "nowhere"], "nowhere"),
+        (["run", "--preset", "coco-b0-c10/krt"], "needs --data coco:PATH"),
+        (["run", "--preset", "coco-b0-c10/krtt", "--data", "coco:x"], "did you mean 'coco-b0-c10/krt'?"),
+        (["run", "a.yaml", "--preset", "coco-b0-c10/krt"], "expected one of them"),
+        (["presets", "--group", "table9"], "table9"),
+        (["bench"], "say which runs by one of"),
+        (["bench", "--methods", "ft", "--preset-group", "table1"], "got --preset-group and --methods"),
+        (["bench", "--methods", "ft", "--seeds", "0;1"], "--seeds: got '0;1'"),
+        (["bench", "--methods", "ft", "--seeds", "1,1"], "a seed occurs twice"),
+        (["bench", "--methods", "ft", "--engine", "slurm"], "unknown engine 'slurm'"),
+        (["bench", "--preset-group", "table1"], "needs --data coco:PATH"),
+        (["report", "nowhere"], "nowhere does not exist"),
+        (["compare", "nowhere", "there"], "nowhere"),
+        (["explain", "nowhere", "x.jpg"], "nowhere"),
     ],
 )
 def test_a_mistake_is_one_clear_line(arguments: list[str], says: str, mlcil) -> None:  # type: ignore[no-untyped-def]

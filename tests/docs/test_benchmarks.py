@@ -1,25 +1,34 @@
-"""The scripts of the benchmarks ask for settings that exist."""
+"""The files of the benchmarks ask for settings that exist."""
 
-import re
-import runpy
 from pathlib import Path
 
 import pytest
 
+from mlcil.benchmarks.plan import file_runs
 from mlcil.methods.registry import OURS
-from mlcil.training.config import make_config
+from mlcil.training.config import make_config, read_config
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
+GRIDS = sorted(file.name for file in FOLDER.glob("*.yaml") if file.name != "coco-cpu.yaml")
 
 
-@pytest.mark.parametrize("method", OURS, ids=lambda method: method.name)
-def test_the_digits_benchmark_has_a_configuration_for_every_method(method):
-    settings_of = runpy.run_path(str(FOLDER / "digits_methods.py"))["settings_of"]
-    config = make_config(settings_of(method.name, method.buffer_use != "none"))
-    assert config.settings.method == method.name
+def methods_of(*names):
+    runs = [run for name in names for run in file_runs(FOLDER / name, [0], {})]
+    return {run.config.settings.method for run in runs}
 
 
-def test_the_coco_benchmark_runs_every_method():
-    text = (FOLDER / "coco-methods.sh").read_text()
-    named = set(re.findall(r"--method (\w+)", text))
-    assert named == {method.name for method in OURS}
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_has_settings_that_exist(name):
+    assert len(file_runs(FOLDER / name, [0, 1], {})) >= 4
+
+
+def test_every_method_is_in_the_digits_benchmark_and_in_those_of_coco():
+    every = {method.name for method in OURS}
+    assert methods_of("digits-methods.yaml") == every
+    assert methods_of("coco-methods.yaml", "coco-prompts.yaml") == every
+
+
+def test_the_methods_on_coco_are_trained_as_the_single_runs_are():
+    alone = make_config(read_config(FOLDER / "coco-cpu.yaml") | {"method": "ft", "protocol": "B0-C10", "epochs": 2})
+    (ft,) = [run for run in file_runs(FOLDER / "coco-methods.yaml", [0], {}) if run.name == "ft/seed-0"]
+    assert ft.config == alone

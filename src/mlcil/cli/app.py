@@ -39,8 +39,8 @@ def _complain(text: str) -> None:
         print(f"mlcil: {text}", file=sys.stderr)
 
 
-def _warn(text: str) -> None:
-    print(f"mlcil: {text}", file=sys.stderr)
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _console() -> Any:
@@ -252,7 +252,7 @@ def report(
     """Write a page about runs, with every table as Markdown, LaTeX and CSV and every figure as PNG and SVG."""
     from ..reports.report import write_report
 
-    print(write_report(runs, out, title=title, images=images, say=_warn))
+    print(write_report(runs, out, title=title, images=images, say=_tell))
 
 
 @app.command()

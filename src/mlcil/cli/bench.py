@@ -85,7 +85,7 @@ def _show(out: Path, has_report: bool, console: Console) -> None:
     if has_report:
         from ..reports.report import write_report
 
-        page = write_report([out], out / "report", title=f"mlcil bench: {out.name}", say=console.print)
+        page = write_report([out], out / "report", title=f"mlcil bench: {out.name}")
         console.print(f"page: {page}", soft_wrap=True, highlight=False)
 
 

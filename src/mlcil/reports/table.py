@@ -49,10 +49,14 @@ def comparison_table(results: Sequence[Results]) -> Table:
     Raises:
         UserError: there is no run.
     """
-    headings, rows = compare(results)
+    return terminal_table(*compare(results))
+
+
+def terminal_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Table:
+    """Cells as a table for a terminal; the columns `left` are aligned left, the others right."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left")
+    for column, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="left" if column in left else "right")
     for row in rows:
         table.add_row(*map(Text, row))
     return table
@@ -64,8 +68,12 @@ def to_markdown(results: Sequence[Results]) -> str:
     Raises:
         UserError: there is no run.
     """
-    headings, rows = compare(results)
-    rule = ["---", *["---:"] * (len(headings) - 1)]
+    return markdown_table(*compare(results))
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Cells as a Markdown table; the columns `left` are aligned left, the others right."""
+    rule = ["---" if column in left else "---:" for column in range(len(headings))]
     lines = [headings, rule, *rows]
     return "".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |\n" for line in lines)
 

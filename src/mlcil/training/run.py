@@ -137,7 +137,7 @@ class _Run:
             on_first(self.fabric, lambda: self._audit(session))
         training = method.training_set(session)
         loop = SessionTraining(method, session.number, training, self.settings, self.fabric, self.loader, saved)
-        seconds = self._train(session, training, loop, position)
+        seconds, lent = self._train(session, training, loop, position)
         torch.manual_seed(derive_seed(self.settings.seed, session.number, 0, 0, 0, 2))
         method.after_session(session, self.infer)
         scored = self._score(session)
@@ -153,14 +153,18 @@ class _Run:
             method.notes(),
         )
         self.results.append(result)
-        on_first(self.fabric, lambda: self._keep(session, result, scored, loop.epochs, time.monotonic() - began))
+        on_first(self.fabric, lambda: self._keep(session, result, scored, loop.epochs, time.monotonic() - began + lent))
         self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
         self.reporter.result(result)
 
     def _train(
         self, session: Session, training: TrainingSet, loop: SessionTraining, position: Position | None
-    ) -> float:
-        """Train, or take over a first session that another run has trained; the seconds that training took."""
+    ) -> tuple[float, float]:
+        """Train, or take over a first session that another run has trained.
+
+        Returns:
+            The seconds that training took, and those of them that another run spent.
+        """
         folder = self.settings.bases
         shares = folder is not None and session.number == 1 and position is None and self.method.shares_base()
         base = None
@@ -171,14 +175,14 @@ class _Run:
             if given is not None:
                 self.reporter.say(f"session 1 is taken from {folder}, where a run with the same start left it")
                 on_first(self.fabric, lambda: self.folder.log(*given["epochs"]))
-                return float(given["seconds"])
+                return given["seconds"], given["seconds"]
             done = 0.0 if position is None else loop.part_done(position)
             self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
             seconds = loop.run(self._hooks(session, loop.epochs), position).seconds
             if base is not None and self.is_writer:
                 records = [one for one in parse_lines(self.folder.metrics) if "losses" in one]
                 base.give({"seconds": seconds, "epochs": records})
-        return seconds
+        return seconds, 0.0
 
     def _audit(self, session: Session) -> None:
         """Note how right the session's pseudo labels are; nothing but the report reads it."""

@@ -1,0 +1,280 @@
+"""The sections of a report's page, and their tables and figures as files."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import UserError
+from ..core.files import write_atomically, write_text
+from .attention_maps import maps_for_report
+from .collect import Collection, Group
+from .cost_figure import costs
+from .figures import forgetting_strips, map_curves
+from .heat_maps import heat_map
+from .page_tables import PageTable, page_table
+from .style import NARROW, WIDE, house_style, to_inline, to_png, to_svg
+from .tables import (
+    Table,
+    cost,
+    environment,
+    forgetting,
+    label,
+    per_class,
+    published,
+    sessions,
+    summary,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+from .tables import pseudo_labels as pseudo_label_table
+from .training_figures import losses, pseudo_labels
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+SettingFigure = Callable[[Collection, str, int], "Figure | None"]
+SettingTable = Callable[[Collection, str], Table | None]
+GroupFigure = Callable[[Group], "Figure | None"]
+_FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+_MANY = 9  # drawings of a setting: more of them load folded
+# Of each section: its name in the navigation, its heading, and what the reader must know.
+TITLES = {
+    "summary": ("Summary", "Summary", ""),
+    "published": ("Published", "Measured and published", ""),
+    "curves": (
+        "Curves",
+        "mAP as classes arrive",
+        "Each mark is measured over all classes seen so far, the mean over seeds with a band of one sample "
+        "deviation. A long-dashed level line is a run that learned all classes at once; open marks on a "
+        "dotted line are published.",
+    ),
+    "classes": (
+        "Classes",
+        "What became of each class",
+        "Average precision of every class after every session. A row that darkens to the right is a class "
+        "being forgotten; an empty cell is a class not yet seen or without a positive test image.",
+    ),
+    "forgetting": (
+        "Forgetting",
+        "What was forgotten",
+        "A dot is an old class: its AP after the last session minus the best it ever had. The upright bar is "
+        "the mean; 0 means that nothing was lost.",
+    ),
+    "pseudo-labels": (
+        "Pseudo labels",
+        "Pseudo labels",
+        "What methods put in place of the labels of old classes that a session's images lack, measured "
+        "against the truth that the method never sees.",
+    ),
+    "losses": (
+        "Losses",
+        "Losses",
+        "Each term over the epochs of all sessions: the first seed in bold, the others thin.",
+    ),
+    "cost": (
+        "Cost",
+        "Cost",
+        "A bar is the mean over sessions and seeds, a dot a session. Memory is the largest of a process.",
+    ),
+    "attention": (
+        "Attention",
+        "Where the models look",
+        "Where in a test image a model finds each tag, and where the parts learned in each session look.",
+    ),
+    "environment": ("Environment", "Environment", ""),
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure on the page.
+
+    Attributes:
+        key: its file's name without the ending.
+        caption: above it.
+        wide, narrow: the elements for a desk and for a phone; one that fits both is `wide` alone.
+        picture: a picture as a data URI instead of them.
+        method, setting: what a reader may filter by; the method is empty if it shows several.
+    """
+
+    key: str
+    caption: str
+    setting: str
+    method: str = ""
+    wide: Markup | str = ""
+    narrow: Markup | str = ""
+    picture: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a section says about one setting, or about all if that is empty."""
+
+    setting: str
+    drawings: Sequence[Drawing] = ()
+    table: PageTable | None = None
+    is_grid: bool = False
+    is_folded: bool = False  # the drawings
+    is_table_folded: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading; see `TITLES`."""
+
+    key: str
+    blocks: Sequence[Block]
+
+    @property
+    def name(self) -> str:
+        """What the navigation calls it."""
+        return TITLES[self.key][0]
+
+    @property
+    def title(self) -> str:
+        """Its heading."""
+        return TITLES[self.key][1]
+
+    @property
+    def note(self) -> str:
+        """What the reader must know; empty where the table says it."""
+        return TITLES[self.key][2]
+
+
+class SectionWriter:
+    """Makes the sections of the page and writes their tables and figures as files.
+
+    Arguments:
+        out: the folder of the report.
+        say: told what is being drawn.
+    """
+
+    def __init__(self, collection: Collection, out: Path, say: Callable[[str], None]) -> None:
+        self.collection, self.out, self.say = collection, out, say
+        self.keys: set[str] = set()
+
+    def sections(self, images: int) -> list[Section]:
+        """Every section that has something to show, in reading order."""
+        whole = self.collection
+        found = [
+            self._table_alone("summary", summary(whole)),
+            self._table_alone("published", published(whole)),
+            self._per_setting("curves", map_curves, sessions, is_table_folded=False),
+            self._per_group("classes", heat_map, per_class),
+            self._per_setting("forgetting", forgetting_strips, forgetting),
+            self._per_setting("pseudo-labels", pseudo_labels, over_all=pseudo_label_table(whole)),
+            self._per_group("losses", losses),
+            self._per_setting("cost", costs, over_all=cost(whole)),
+            Section("attention", self._attention(images) if images else []),
+            self._table_alone("environment", environment(whole)),
+        ]
+        return [section for section in found if section.blocks]
+
+    def _table_alone(self, key: str, table: Table | None) -> Section:
+        return Section(key, [Block("", table=self._table(table), is_table_folded=False)] if table else [])
+
+    def _per_setting(
+        self,
+        key: str,
+        draw: SettingFigure,
+        tabulate: SettingTable = lambda collection, setting: None,
+        is_table_folded: bool = True,
+        over_all: Table | None = None,
+    ) -> Section:
+        """A figure and a table for each setting, and a table over all of them."""
+        blocks = []
+        for setting in self.collection.settings:
+            wide, narrow = (draw(self.collection, setting, width) for width in (WIDE, NARROW))
+            drawings = [self._drawing(f"{key}-{setting}", TITLES[key][1], setting, wide, narrow)] if wide else []
+            table = tabulate(self.collection, setting)
+            if drawings or table:
+                shown = self._table(table) if table else None
+                blocks.append(Block(setting, drawings, shown, is_table_folded=is_table_folded and bool(drawings)))
+        return Section(key, blocks + ([Block("", table=self._table(over_all))] if over_all else []))
+
+    def _per_group(
+        self, key: str, draw: GroupFigure, tabulate: SettingTable = lambda collection, setting: None
+    ) -> Section:
+        """A figure for each group, and a table for each setting."""
+        blocks = []
+        for setting in self.collection.settings:
+            drawn = [(group, draw(group)) for group in self.collection.of_setting(setting)]
+            drawings = [
+                self._drawing(f"{key}-{setting}-{group.name}", label(group), setting, figure, method=group.method)
+                for group, figure in drawn
+                if figure is not None
+            ]
+            table = tabulate(self.collection, setting)
+            if drawings or table:
+                shown = self._table(table) if table else None
+                blocks.append(Block(setting, drawings, shown, is_grid=True, is_folded=len(drawings) > _MANY))
+        return Section(key, blocks)
+
+    def _table(self, table: Table) -> PageTable:
+        for ending, render in _FORMATS.items():
+            write_text(self.out / "tables" / f"{table.key}.{ending}", render(table))
+        return page_table(table, self.collection)
+
+    def _drawing(
+        self, name: str, caption: str, setting: str, wide: Figure, narrow: Figure | None = None, method: str = ""
+    ) -> Drawing:
+        """Write the wide figure as files; both become elements of the page."""
+        key, description = self._key(name), f"{caption}, {setting}"
+        self.say(f"figure {key}")
+        svg = to_svg(wide, key)
+        write_text(self.out / "figures" / f"{key}.svg", svg)
+        self._write_png(key, to_png(wide))
+        small = to_inline(to_svg(narrow, f"{key} narrow"), description) if narrow is not None else ""
+        return Drawing(key, caption, setting, method, to_inline(svg, description), small)
+
+    def _attention(self, images: int) -> list[Block]:
+        return [block for setting in self.collection.settings for block in self._maps(setting, images)]
+
+    def _maps(self, setting: str, images: int) -> list[Block]:
+        """Pictures of the first group that has maps, those with cross-attention first; else why there are none."""
+        groups = sorted(
+            self.collection.of_setting(setting), key=lambda group: not group.runs[0].config.get("options.ica")
+        )
+        reasons: list[str] = []
+        for group in groups:
+            self.say(f"attention maps of {group.runs[0].path}")
+            try:
+                maps = maps_for_report(group.runs[0].path, images)
+            except UserError as error:
+                reasons.append(str(error))
+                continue
+            return [Block(setting, [self._picture(group, *entry) for entry in maps])]
+        return [Block(setting, note=reasons[0])]
+
+    def _picture(self, group: Group, caption: str, figure: Figure) -> Drawing:
+        stream = io.BytesIO()
+        with house_style():
+            figure.savefig(stream, format="png", metadata={"Software": None})
+        data, key = stream.getvalue(), self._key(f"attention-{group.setting}-{group.name}")
+        self._write_png(key, data)
+        picture = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        return Drawing(key, f"{label(group)}: {caption}", group.setting, group.method, picture=picture)
+
+    def _write_png(self, key: str, png: bytes) -> None:
+        def write(partial: Path) -> None:
+            partial.write_bytes(png)
+
+        write_atomically(self.out / "figures" / f"{key}.png", write)
+
+    def _key(self, name: str) -> str:
+        """A file's name that is not taken."""
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80]
+        numbered = (f"{slug}-{number}" if number > 1 else slug for number in count(1))
+        key = next(one for one in numbered if one not in self.keys)
+        self.keys.add(key)
+        return key

@@ -1,0 +1,216 @@
+"""How figures look, and how they become files or parts of a page.
+
+A figure is laid out in pixels of the page and drawn in real colours on white paper. Within a page, the colours
+listed in `_PAGE` become variables of the page, so that one drawing reads well in light and in dark.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from .collect import Collection, Group
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WIDE, NARROW = 960, 330  # pixels that a figure has on a desk and on a phone
+# Paper is not quite white: a number that is white on a dark cell stays so on a dark page.
+INK, SOFT, GRID, PAPER = "#1b1f24", "#59626e", "#dfe1e3", "#fffffe"
+# Okabe and Ito's palette, with a grey in place of the yellow and the black that vanish on white or on dark.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8590")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+_DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
+_PAGE = {INK: "currentColor", SOFT: "var(--soft)", GRID: "var(--line)", PAPER: "var(--card)"}
+_PAGE |= {colour: f"var(--colour-{index})" for index, colour in enumerate(COLOURS)}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: selectable, and in the page's own font
+    "text.parse_math": False,  # a class may be called "$5"
+    "axes.unicode_minus": False,
+    "font.size": 12,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+class Look(NamedTuple):
+    """How a group is drawn, the same in all figures of a collection.
+
+    Attributes:
+        mark: what its artists are tagged with, so that a page can hide them.
+    """
+
+    mark: str
+    colour: str
+    dash: Any
+    marker: str
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw in our style, whatever the user's own matplotlib style is."""
+    from matplotlib import rc_context
+    from matplotlib.style import context
+
+    with context("default"), rc_context(_STYLE), warnings.catch_warnings():
+        # The browser has glyphs that matplotlib's font lacks.
+        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
+        yield
+
+
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """A function that draws in the house style."""
+
+    @wraps(draw)
+    def in_style(*args: P.args, **options: P.kwargs) -> T:
+        with house_style():
+            return draw(*args, **options)
+
+    return in_style
+
+
+def numbered_look(index: int, mark: str = "") -> Look:
+    """The look of the line with this number: colour is never the only thing to tell two lines apart."""
+    dash = _DASHES[index // len(COLOURS) % len(_DASHES)]
+    return Look(mark, COLOURS[index % len(COLOURS)], dash, _MARKERS[index % len(_MARKERS)])
+
+
+def looks(collection: Collection, setting: str) -> list[tuple[Group, Look]]:
+    """The groups of a setting with their looks; groups of one name look alike in all settings."""
+    places: dict[str, int] = {}
+    for group in collection.groups:
+        places.setdefault(group.name, len(places))
+    return [
+        (group, numbered_look(places[group.name], f"group-{number}"))
+        for number, group in enumerate(collection.groups)
+        if group.setting == setting
+    ]
+
+
+def canvas(width: float, height: float) -> Figure:
+    """An empty figure of so many pixels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 72, height / 72))
+
+
+def panel(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes without a frame, placed in pixels from the figure's upper left corner."""
+    across, down = (72 * side for side in figure.get_size_inches())
+    axes = figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+    axes.patch.set_visible(False)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=7)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(GRID)
+    return axes
+
+
+def mark(artists: Iterable[Artist | None], name: str) -> None:
+    """Tag what belongs to a group."""
+    for artist in artists:
+        if artist is not None:
+            artist.set_gid(name)
+
+
+def legend(figure: Figure, axes: Axes, columns: int, marks: Sequence[str] = (), left: float = 24) -> None:
+    """The labels of `axes` along the lower edge of the figure, the first ones tagged with `marks`."""
+    width = 72 * figure.get_size_inches()[0]
+    handles, labels = axes.get_legend_handles_labels()
+    columns = max(1, min(columns, len(labels)))
+    # Matplotlib fills column by column; reading goes row by row.
+    order = [index for start in range(columns) for index in range(start, len(labels), columns)]
+    drawn = figure.legend(
+        [handles[index] for index in order],
+        [labels[index] for index in order],
+        loc="lower left",
+        bbox_to_anchor=(left / width, 0),
+        ncols=columns,
+        frameon=False,
+        fontsize=12,
+        handlelength=3.2,
+        borderpad=0.2,
+    )
+    for place, index in enumerate(order):
+        if index < len(marks):
+            mark([drawn.legend_handles[place], drawn.get_texts()[place]], marks[index])
+
+
+def legend_height(labels: int, columns: int) -> float:
+    """Pixels that `legend` takes."""
+    return 18 * -(-labels // columns) + 8
+
+
+def cut(name: str, width: int) -> str:
+    """At most `width` characters of a name."""
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def to_png(figure: Figure) -> bytes:
+    """The figure on white paper at 200 dots per inch."""
+    stream = io.BytesIO()
+    with house_style():
+        figure.savefig(stream, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def to_svg(figure: Figure, salt: str) -> str:
+    """The figure as an SVG file of its own, the same bytes every time.
+
+    Arguments:
+        salt: unlike that of any other figure on the same page, lest their ids meet.
+    """
+    from matplotlib import rc_context
+
+    stream = io.StringIO()
+    with house_style(), rc_context({"svg.hashsalt": salt}):
+        figure.savefig(stream, format="svg", facecolor=PAPER, metadata={"Date": None})
+    # Matplotlib's "figure_1" would occur once per figure of a page, and a group has several artists.
+    text = re.sub(r'<g id="group-(\d+)"', r'<g data-group="\1"', stream.getvalue())
+    return re.sub(r'<g id="[\w.]+_\d+"', "<g", text)
+
+
+def to_inline(svg: str, description: str) -> Markup:
+    """An SVG of `to_svg` as an element of a page, in the page's colours and font.
+
+    Arguments:
+        description: for readers who do not see it.
+    """
+    from markupsafe import Markup
+
+    start = svg.index("<svg")
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg[start:])
+    if size is None:
+        raise ValueError("got an SVG without a viewBox, expected one of to_svg")
+    body = svg[svg.index(">", start) + 1 :]
+    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n *", "", body, flags=re.DOTALL)
+    body = re.sub(r' (?:style|d|x|y|transform)="[^"]*"', lambda found: _lighter(found[0]), body)
+    head = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        'viewBox="0 0 {0} {1}" style="max-width:{0}px" aria-label="{2}">'
+    ).format(*(f"{float(side):.0f}" for side in size.groups()), description)
+    return head + Markup(body)
+
+
+def _lighter(attribute: str) -> str:
+    """An attribute of an SVG element in the page's terms and in fewer bytes."""
+    if attribute.startswith(" style"):
+        attribute = re.sub(r"font-family: [^;\"]*(; )?", "", attribute)
+        attribute = re.sub(r"font: (?:\w+ )*?([\d.]+px) [^;\"]*", r"font-size: \1", attribute)
+        return re.sub(r"#[0-9a-f]{6}", lambda found: _PAGE.get(found[0], found[0]), attribute)
+    attribute = re.sub(r"(\d\.\d\d)\d+", r"\1", attribute)
+    return "" if attribute.startswith(' transform="rotate(-0 ') else attribute
