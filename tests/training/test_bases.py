@@ -2,11 +2,17 @@
 
 import json
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
+import torch
+from lightning_fabric import Fabric
 
 from mlcil.core.errors import UserError
+from mlcil.training import bases
 from mlcil.training import run as run_module
+from mlcil.training.bases import SharedBase
 from mlcil.training.checks import check_base
 from mlcil.training.config import make_config
 from mlcil.training.run import run
@@ -89,16 +95,28 @@ def test_a_method_whose_first_session_is_its_own_shares_nothing(tmp_path, method
     assert not shared(tmp_path)
 
 
-def test_of_runs_that_start_together_one_trains(tmp_path, trained_epochs):
-    threads = [
-        threading.Thread(target=go, args=(tmp_path, f"run {n}", "ft"), kwargs={"protocol": "0,1"}) for n in range(3)
-    ]
-    for thread in threads:
+def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(bases, "_name", lambda *given: "same")
+    said, order, fabric = [], [], Fabric(accelerator="cpu")
+    methods = [SimpleNamespace(tagger=torch.nn.Linear(2, 2)) for _ in range(2)]
+    first, second = (SharedBase(tmp_path, method, None, None, None, fabric) for method in methods)
+
+    def wait_and_take():
+        with second.claim(said.append):
+            order.append(second.take())
+
+    with first.claim(said.append):
+        assert first.take() is None
+        thread = threading.Thread(target=wait_and_take)
         thread.start()
-    for thread in threads:
-        thread.join()
-    assert trained_epochs == [1]
-    assert same_state(tmp_path / "run 0", tmp_path / "run 2")
+        while not said:
+            time.sleep(0.01)
+        order.append("trained")
+        first.give({"seconds": 3})
+    thread.join()
+    assert order == ["trained", {"seconds": 3}]
+    assert methods[1].tagger.weight.equal(methods[0].tagger.weight)
+    assert "waiting" in said[0]
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
