@@ -8,8 +8,8 @@ import pytest
 
 from mlcil.core.files import write_json
 from mlcil.reports import tables
+from mlcil.reports.cells import Spread, cell_text, to_csv
 from mlcil.reports.collect import collect
-from mlcil.reports.tables import Spread, cell_text
 
 from .made import EPOCHS, IMAGES, NAMES, SECONDS, launch, made_run
 
@@ -102,7 +102,7 @@ def test_figures_that_another_version_did_not_write_are_dashes(tmp_path):
     assert tables.forgetting(collection, SETTING) is None
     assert tables.pseudo_labels(collection) is None
     assert tables.cost(collection).headings == ["setting", "method"]
-    assert texts(tables.environment(collection)) == [["-"] * 7 + ["1", "a"]]
+    assert texts(tables.environment(collection)) == [["-"] * 7 + ["1", "krt seed 0"]]
     for key in ("bwt", "f1", "train_seconds", "forgetting"):
         del collection.groups[0].runs[0].results["sessions"][-1][key]
     assert texts(tables.summary(collection))[0][6:] == ["-"] * 4
@@ -259,8 +259,8 @@ def test_runs_of_the_same_environment_share_a_row_and_a_continued_run_may_stand_
     write_json(other / "environment.json", {"launches": [launch("krt", 1), launch("krt", 1), moved]})
     first, second = texts(tables.environment(collect([tmp_path])))
     common = ["Linux-6.1-x86_64", "3.11.7", "2.6.0", "0.1.0"]
-    assert first == [*common, "0123456789ab", "-", "cpu", "2", "a, b"]
-    assert second == [*common, "ffffffffffff-dirty", "0123456789ab", "cuda:0", "1", "b"]
+    assert first == [*common, "0123456789ab", "-", "cpu", "2", "krt seed 0, krt seed 1"]
+    assert second == [*common, "ffffffffffff-dirty", "0123456789ab", "cuda:0", "1", "krt seed 1"]
 
 
 def test_all_tables_in_reading_order_with_keys_fit_for_files(tmp_path):
@@ -290,10 +290,10 @@ def test_every_row_of_every_table_fills_its_columns(collection):
 
 def test_csv_of_every_table_has_rows_as_long_as_its_head_and_numbers_that_can_be_read(collection):
     for table in tables.all_tables(collection):
-        head, *rows = csv.reader(io.StringIO(tables.to_csv(table)))
+        head, *rows = csv.reader(io.StringIO(to_csv(table)))
         assert {len(row) for row in rows} == {len(head)}
         assert len(rows) == len(table.rows)
-    head, *rows = csv.reader(io.StringIO(tables.to_csv(tables.summary(collection))))
+    head, *rows = csv.reader(io.StringIO(to_csv(tables.summary(collection))))
     assert float(rows[0][head.index("last mAP deviation")]) == pytest.approx(
         column(tables.summary(collection), "last mAP")[0].deviation, abs=1e-4
     )

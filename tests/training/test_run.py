@@ -15,6 +15,9 @@ import yaml
 from PIL import Image
 
 from mlcil.core.errors import UserError
+from mlcil.data.sources import load
+from mlcil.evaluation.metrics import average_precision
+from mlcil.evaluation.scores import load_scores
 from mlcil.training import prepare
 from mlcil.training import run as run_module
 from mlcil.training.checks import poisoned
@@ -65,7 +68,31 @@ def test_a_run_folder_holds_what_it_should(whole: dict[str, Path]) -> None:
         (s, e) for s in (1, 2, 3) for e in (1, 2)
     ]
     assert set(lines[-2]["losses"]) == {"classification", "token"}
-    assert sorted(path.name for path in folder.glob("session-*/*")) == ["state.safetensors"] * 3
+    found = sorted(path.name for path in folder.glob("session-*/*"))
+    assert found == ["scores.safetensors"] * 3 + ["state.safetensors"] * 3
+
+
+def test_test_scores_are_kept_and_give_the_results_again(whole: dict[str, Path]) -> None:
+    scored = load_scores(whole["krt-r"] / "session-03" / "scores.safetensors")
+    last = outcome(whole["krt-r"])["sessions"][-1]
+    assert list(scored.classes) == last["classes"]
+    assert 100 * average_precision(scored.scores, scored.labels) == pytest.approx(list(last["ap"].values()))
+
+
+def test_pseudo_labels_are_compared_with_the_truth(whole: dict[str, Path]) -> None:
+    lines = [json.loads(line) for line in (whole["krt"] / "metrics.jsonl").read_text().splitlines()]
+    audits = {one["session"]: one["pseudo_labels"] for one in lines if "pseudo_labels" in one}
+    results = outcome(whole["krt"])["sessions"]
+    assert set(audits) == {2, 3}
+    data = load(VARIANTS["krt"]["data"]).train
+    for number, old, new in ((2, "012", "34"), (3, "01234", "56")):
+        told, notes = audits[number], results[number - 1]["notes"]
+        assert told["threshold"] == notes["threshold"]
+        assert told["per_image"] == pytest.approx(notes["pseudo_labels_per_image"])
+        columns = {name: data.labels[:, data.classes.index(name)] == 1 for name in data.classes}
+        images = np.any([columns[name] for name in new], axis=0)
+        assert told["images"] == images.sum()
+        assert told["true_per_image"] == pytest.approx(sum(columns[name][images].sum() for name in old) / images.sum())
 
 
 def test_joint_is_one_session_of_all_classes(whole: dict[str, Path]) -> None:
@@ -100,7 +127,8 @@ def test_an_interrupted_run_continues_to_the_bit(
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (whole[name] / "metrics.jsonl").read_text().splitlines()]
     for one in (*lines, *expected):
-        one.pop("seconds", None)
+        for of_the_machine in ("seconds", "session_seconds", "peak_memory_mb"):
+            one.pop(of_the_machine, None)
     assert lines == expected
 
 

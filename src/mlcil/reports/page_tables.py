@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .cells import Cell, Table, cell_text, sort_key
 from .collect import Collection
-from .tables import Cell, Table, cell_text, label, sort_key
+from .tables import label
 
 
 @dataclass(frozen=True)

@@ -14,26 +14,14 @@ from typing import TYPE_CHECKING
 from ..core.errors import UserError
 from ..core.files import write_atomically, write_text
 from .attention_maps import maps_for_report
+from .cells import Table, to_csv, to_latex, to_markdown
 from .collect import Collection, Group
 from .cost_figure import costs
 from .figures import forgetting_strips, map_curves
 from .heat_maps import heat_map
 from .page_tables import PageTable, page_table
 from .style import NARROW, WIDE, house_style, to_inline, to_png, to_svg
-from .tables import (
-    Table,
-    cost,
-    environment,
-    forgetting,
-    label,
-    per_class,
-    published,
-    sessions,
-    summary,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from .tables import cost, environment, forgetting, label, per_class, published, sessions, summary
 from .tables import pseudo_labels as pseudo_label_table
 from .training_figures import losses, pseudo_labels
 

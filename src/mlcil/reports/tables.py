@@ -7,52 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .cells import (
-    Cell,
-    Row,
-    Seeds,
-    Spread,
-    Table,
-    cell_text,
-    figure_text,
-    sort_key,
-    spread,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_rich,
-)
+from .cells import Cell, Row, Seeds, Spread, Table, spread
 from .collect import Collection, Group, RunRecord
 from .table import NOTHING, class_counts, shorten
-
-# A report needs to know this module alone.
-__all__ = [
-    "Cell",
-    "Row",
-    "Seeds",
-    "Spread",
-    "Table",
-    "all_tables",
-    "average_map",
-    "cell_text",
-    "cost",
-    "environment",
-    "figure_text",
-    "forgetting",
-    "label",
-    "last_map",
-    "per_class",
-    "pseudo_labels",
-    "published",
-    "sessions",
-    "sort_key",
-    "spread",
-    "summary",
-    "to_csv",
-    "to_latex",
-    "to_markdown",
-    "to_rich",
-]
 
 Getter = Callable[[RunRecord], float | None]
 
@@ -168,9 +125,9 @@ def cost(collection: Collection) -> Table:
 def environment(collection: Collection) -> Table:
     """What the runs were computed with, a row per distinct environment."""
     runs_by_facts: dict[tuple[Cell, ...], list[str]] = {}
-    for run in (run for group in collection.groups for run in group.runs):
+    for group, run in ((group, run) for group in collection.groups for run in group.runs):
         for facts in dict.fromkeys(_facts(launch) for launch in run.launches or [{}]):
-            runs_by_facts.setdefault(facts, []).append(run.path.name)
+            runs_by_facts.setdefault(facts, []).append(f"{group.name} seed {run.config['seed']}")
     rows = [Row([*facts, len(names), shorten(names, 60)]) for facts, names in runs_by_facts.items()]
     headings = ["machine", "python", "torch", "mlcil", "revision", "weights sha256", "device", "number", "runs"]
     note = "A run that was continued elsewhere stands in several rows."
