@@ -259,8 +259,15 @@ def test_runs_of_the_same_environment_share_a_row_and_a_continued_run_may_stand_
     write_json(other / "environment.json", {"launches": [launch("krt", 1), launch("krt", 1), moved]})
     first, second = texts(tables.environment(collect([tmp_path])))
     common = ["Linux-6.1-x86_64", "3.11.7", "2.6.0", "0.1.0"]
-    assert first == [*common, "0123456789ab", "-", "cpu", "2", "krt seed 0, krt seed 1"]
-    assert second == [*common, "ffffffffffff-dirty", "0123456789ab", "cuda:0", "1", "krt seed 1"]
+    assert first == [
+        *common,
+        "0123456789ab",
+        "-",
+        "cpu",
+        "2",
+        "krt (weights None) seed 0, krt (weights 01234567) seed 1",
+    ]
+    assert second == [*common, "ffffffffffff-dirty", "0123456789ab", "cuda:0", "1", "krt (weights 01234567) seed 1"]
 
 
 def test_all_tables_in_reading_order_with_keys_fit_for_files(tmp_path):

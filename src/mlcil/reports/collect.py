@@ -286,9 +286,12 @@ def _name(run: RunRecord, firsts: Sequence[RunRecord]) -> str:
 
 
 def _brief(run: RunRecord, key: str, twins: Sequence[RunRecord]) -> str:
-    """The value of a setting, without the folders of a path where its last part is enough to tell the runs apart."""
-    values, names = {str(twin.identity.get(key)) for twin in twins}, {_last_part(twin, key) for twin in twins}
-    return _last_part(run, key) if len(names) >= len(values) else str(run.config.get(key))
+    """The value of a setting, as short as tells the runs apart: the end of a path, all of it, or its content's hash."""
+    values = {str(twin.identity.get(key)) for twin in twins}
+    for text in (_last_part, lambda one, key: str(one.config.get(key))):
+        if len({text(twin, key) for twin in twins}) >= len(values):
+            return text(run, key)
+    return str(run.identity.get(key))[:8]
 
 
 def _last_part(run: RunRecord, key: str) -> str:

@@ -125,7 +125,7 @@ def cost(collection: Collection) -> Table:
 def environment(collection: Collection) -> Table:
     """What the runs were computed with, a row per distinct environment."""
     runs_by_facts: dict[tuple[Cell, ...], list[str]] = {}
-    for group, run in ((group, run) for group in collection.groups for run in group.runs):
+    for group, run in [(one, run) for one in collection.groups for run in one.runs]:
         for facts in dict.fromkeys(_facts(launch) for launch in run.launches or [{}]):
             runs_by_facts.setdefault(facts, []).append(f"{group.name} seed {run.config['seed']}")
     rows = [Row([*facts, len(names), shorten(names, 60)]) for facts, names in runs_by_facts.items()]
