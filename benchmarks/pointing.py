@@ -25,7 +25,8 @@ from mlcil.core.errors import UserError
 from mlcil.data.images import PRESENT, LabelledImages
 from mlcil.data.pixels import MemoryPixels
 from mlcil.data.sources import load
-from mlcil.reports.attention_maps import enlarged, explain, peak
+from mlcil.reports.explanation import explain
+from mlcil.reports.explanation_drawing import enlarged, peak
 from mlcil.training.restore import TrainedRun, open_run, read_images
 
 Masks = dict[str, NDArray[np.bool_]]  # by class name, (H, W), true where it is

@@ -13,20 +13,9 @@ from mlcil.core.errors import UserError
 from mlcil.evaluation.results import evaluate
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, Tagger
-from mlcil.reports.attention_maps import (
-    Explanation,
-    Tag,
-    class_activation,
-    draw,
-    enlarged,
-    explain,
-    explain_files,
-    maps_for_report,
-    peak,
-    pick_test_images,
-    relevance,
-    save,
-)
+from mlcil.reports.attention_maps import explain_files, maps_for_report, pick_test_images
+from mlcil.reports.explanation import Explanation, Tag, class_activation, explain, relevance
+from mlcil.reports.explanation_drawing import draw, enlarged, peak, save
 from mlcil.training.config import make_config
 from mlcil.training.folder import save_state
 from mlcil.training.prepare import prepare_method
