@@ -52,11 +52,14 @@ def test_what_is_stopped_ends(tmp_path):
     assert engine.ended(handle) is not None
 
 
-def test_each_slot_has_its_own_gpus():
+def test_each_slot_has_its_own_gpus(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert [visible_gpus(slot, 1, 4) for slot in range(5)] == [{"CUDA_VISIBLE_DEVICES": text} for text in "01230"]
     assert visible_gpus(1, 2, 4) == {"CUDA_VISIBLE_DEVICES": "2,3"}
     assert visible_gpus(0, 3, 2) == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert visible_gpus(3, 1, 0) == {}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert visible_gpus(1, 1, 2) == {"CUDA_VISIBLE_DEVICES": "7"}
 
 
 def test_the_last_line_that_says_something(tmp_path):
@@ -68,10 +71,10 @@ def test_the_last_line_that_says_something(tmp_path):
 
 def test_an_unknown_engine_is_one_line():
     with pytest.raises(UserError, match="unknown engine 'slurm'.*local, ray"):
-        make_engine("slurm", 1, 1, lambda: 0)
+        make_engine("slurm", 1, lambda: 0)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"mlcil\[ray\]"):
-        make_engine("ray", 1, 1, lambda: 0)
+        make_engine("ray", 1, lambda: 0)

@@ -168,8 +168,19 @@ def test_two_grids_do_not_share_a_folder(tmp_path):
 def test_a_grid_needs_runs_of_different_names(tmp_path):
     with pytest.raises(UserError, match="no runs"):
         Grid([], tmp_path)
+    for name in ("../elsewhere", "/elsewhere", " "):
+        with pytest.raises(UserError, match="must not lead out"):
+            Grid([GridRun(name, plan(["ft"])[0].config)], tmp_path)
     with pytest.raises(UserError, match="same name: B4-C3/ft/seed-0"):
         Grid([*plan(["ft"]), *plan(["ft"])], tmp_path)
+
+
+def test_a_run_that_cannot_be_started_ends_the_grid_by_its_own_error(tmp_path):
+    (tmp_path / "logs").write_text("a file")
+    grid = Grid(plan(["ft"]), tmp_path)
+    with pytest.raises(UserError, match="logs"):
+        grid.execute()
+    assert [one.status for one in grid.progress] == ["waiting"]
 
 
 def test_the_time_left_is_guessed_from_what_ended(tmp_path):

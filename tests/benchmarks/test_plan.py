@@ -54,6 +54,7 @@ def test_an_option_goes_to_the_methods_that_have_it():
         (lambda: method_runs(["ft"], ["B0-C2"], [0], {"token_weight": "7"}), "token_weight"),
         (lambda: method_runs(["nft"], ["B0-C2"], [0], {}), "unknown method 'nft'"),
         (lambda: method_runs(["er"], ["B0-C2"], [0], {}), "needs a buffer"),
+        (lambda: method_runs(["ft"], ["B0-C2"], [0], {"seed": "3"}), "given by --seeds"),
         (lambda: preset_runs([find_preset("coco-b0-c10/ft")], None, [0], {}), "needs --data"),
     ],
 )

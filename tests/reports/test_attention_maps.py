@@ -254,10 +254,19 @@ def test_files_are_drawn_under_names_of_their_own(krt_folder, tmp_path):
     images.append(image_file(tmp_path / "tall.png", 3, (60, 30, 3)))
     out = tmp_path / "out" / "maps"
     written = explain_files(krt_folder, images, out, session=2, threshold=0.5, most=2)
-    assert [file.name for file in written] == ["cat.png", "cat-2.png", "tall.png"]
+    assert [file.name for file in written] == ["cat-explained.png", "cat-2-explained.png", "tall-explained.png"]
     assert sorted(out.iterdir()) == sorted(written)
     heights = [height_of(file) for file in written]
     assert heights[0] == heights[1] < heights[2]  # panels as tall as the image in its file
+
+
+def test_an_image_is_never_overwritten(krt_folder, tmp_path):
+    images = [image_file(tmp_path / name, 0) for name in ("cat.png", "cat-explained.png")]
+    before = [image.read_bytes() for image in images]
+    with pytest.raises(UserError, match="would be overwritten"):
+        explain_files(krt_folder, images, tmp_path)
+    assert [image.read_bytes() for image in images] == before
+    assert explain_files(krt_folder, images[1:], tmp_path) == [tmp_path / "cat-explained-explained.png"]
 
 
 def test_a_bad_image_is_named_before_anything_is_written(krt_folder, tmp_path):

@@ -267,3 +267,17 @@ def test_a_run_without_a_preset_or_with_an_unknown_one_has_none(tmp_path):
     made_run(tmp_path, "a", "ft")
     made_run(tmp_path, "b", preset="of/another-version")
     assert [(group.preset, group.changes) for group in collect([tmp_path]).groups] == [(None, []), (None, [])]
+
+
+def test_data_of_the_same_name_are_another_setting(tmp_path):
+    made_run(tmp_path, "a", data="digits:train=40")
+    made_run(tmp_path, "b", method="ft", data="digits:train=60")
+    made_run(tmp_path, "c", method="lwf", data="digits:train=40")
+    found = {group.name: group.setting for group in collect([tmp_path]).groups}
+    assert found["krt"] == found["lwf"] != found["ft"] == f"{found['krt']} #2"
+
+
+def test_the_command_of_a_grid_is_told(tmp_path):
+    made_run(tmp_path / "grid", "a")
+    write_json(tmp_path / "grid" / "grid.json", {"command": "mlcil bench x.yaml", "runs": []})
+    assert collect([tmp_path]).commands == ["mlcil bench x.yaml"]

@@ -108,7 +108,7 @@ def test_names_are_escaped(report):
     text = report.read_text()
     assert "<b>" not in text
     assert "<i>" not in text.replace("</span><i></i>", "")
-    assert '<td class="text" data-key="&lt;b&gt;">&lt;b&gt;</td>' in text
+    assert '<td role="rowheader" class="text" data-key="&lt;b&gt;">&lt;b&gt;</td>' in text
     assert "$5 &amp; $6" in text
     assert "日本" in text
     assert ">#1b1f24<" in text

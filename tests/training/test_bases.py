@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from lightning_fabric import Fabric
 
 from mlcil.core.errors import UserError
-from mlcil.training import bases
 from mlcil.training import run as run_module
 from mlcil.training.bases import SharedBase
 from mlcil.training.checks import check_base
 from mlcil.training.config import make_config
 from mlcil.training.run import run
 
-from .tiny import final_state, outcome, settings
+from .tiny import KRT, final_state, outcome, settings
 
 
 def go(tmp_path, name, method, **changes):
@@ -81,6 +81,34 @@ def test_what_changes_later_sessions_only_is(tmp_path, changes):
     assert len(shared(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("options", [{"heads": 2}, {"attend_to_kt": False}])
+def test_a_model_that_computes_otherwise_with_the_same_weights_is_another(tmp_path, options):
+    go(tmp_path, "one", "krt", protocol="0,1")
+    go(tmp_path, "other", "krt", protocol="0,1", options=KRT | options)
+    assert len(shared(tmp_path)) == 2
+
+
+def test_a_first_session_that_was_interrupted_is_shared_all_the_same(tmp_path, monkeypatch):
+    real = run_module.save_state
+
+    def stopping(file, *given):
+        real(file, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "save_state", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, "ft", "ft", protocol="0,1")
+    monkeypatch.setattr(run_module, "save_state", real)
+    assert not shared(tmp_path)
+    go(tmp_path, "ft", "ft", protocol="0,1")
+    assert len(shared(tmp_path)) == 1
+
+
+def test_the_configuration_that_is_kept_leads_to_no_shared_folder(tmp_path):
+    stored = yaml.safe_load((go(tmp_path, "ft", "ft", protocol="0,1") / "config.yaml").read_text())
+    assert stored["bases"] is None
+
+
 def test_another_model_has_another_first_session(tmp_path):
     go(tmp_path, "ft", "ft")
     go(tmp_path, "krt", "krt")
@@ -95,11 +123,10 @@ def test_a_method_whose_first_session_is_its_own_shares_nothing(tmp_path, method
     assert not shared(tmp_path)
 
 
-def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(bases, "_name", lambda *given: "same")
+def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path):
     said, order, fabric = [], [], Fabric(accelerator="cpu")
     methods = [SimpleNamespace(tagger=torch.nn.Linear(2, 2)) for _ in range(2)]
-    first, second = (SharedBase(tmp_path, method, None, None, None, fabric) for method in methods)
+    first, second = (SharedBase(tmp_path / "base.safetensors", method, fabric) for method in methods)
 
     def wait_and_take():
         with second.claim(said.append):
@@ -117,6 +144,7 @@ def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path, mo
     assert order == ["trained", {"seconds": 3}]
     assert methods[1].tagger.weight.equal(methods[0].tagger.weight)
     assert "waiting" in said[0]
+    assert second.waited > 0 == first.waited
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):

@@ -94,31 +94,35 @@ class RayEngine:
     All machines need mlcil, the data and the grid's folder under the same paths.
 
     Arguments:
-        jobs: runs at a time; decides the size of a cluster on this machine.
-        processors: of one run.
-        gpus: whether a run asks for one GPU per device.
+        processors: that a cluster on this machine has to give.
 
     Raises:
         UserError: Ray is not installed or cannot be started.
     """
 
-    def __init__(self, jobs: int, processors: int, gpus: bool) -> None:
+    def __init__(self, processors: int) -> None:
         try:
             import ray
         except ImportError:
             raise UserError("--engine ray needs Ray; install mlcil with its extra: mlcil[ray]") from None
-        self.ray, self.gpus = ray, gpus
-        size: dict[str, Any] = (
-            {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": jobs * processors, "include_dashboard": False}
-        )
+        self.ray: Any = ray
+        is_ours = not os.environ.get("RAY_ADDRESS")
+        size: dict[str, Any] = {"num_cpus": processors, "include_dashboard": False} if is_ours else {}
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **size)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
+        self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def start(self, work: Work, slot: int) -> Any:
         """Begin a run wherever the cluster has room."""
-        gpus = work.devices if self.gpus else 0
+        gpus = work.devices if any(node.get("GPU") for node in self.nodes) else 0
+        wanted = {"CPU": work.processors, "GPU": gpus}
+        if not any(all(node.get(kind, 0) >= count for kind, count in wanted.items()) for node in self.nodes):
+            raise UserError(
+                f"no machine of the Ray cluster has {work.processors} processors and {gpus} GPUs for one run; "
+                "lower --set threads=N or --devices"
+            )
         task = self.ray.remote(num_cpus=work.processors, num_gpus=gpus, max_retries=0)(_run_to_end)
         return task.remote(work)
 
@@ -141,21 +145,20 @@ class RayEngine:
         self.ray.shutdown()
 
 
-def make_engine(name: str, jobs: int, processors: int, needs_gpu: Callable[[], int]) -> Engine:
+def make_engine(name: str, processors: int, count_gpus: Callable[[], int]) -> Engine:
     """The engine of that name.
 
     Arguments:
-        jobs: runs at a time.
-        processors: threads of one run.
-        needs_gpu: counts the GPUs of this machine.
+        processors: that all runs at a time need together.
+        count_gpus: counts the GPUs of this machine.
 
     Raises:
         UserError: there is none of that name, or it cannot be used here.
     """
     if name == "local":
-        return LocalEngine(needs_gpu())
+        return LocalEngine(count_gpus())
     if name == "ray":
-        return RayEngine(jobs, processors, needs_gpu() > 0)
+        return RayEngine(processors)
     raise unknown_name("engine", name, ("local", "ray"))
 
 
@@ -163,8 +166,10 @@ def visible_gpus(slot: int, devices: int, gpus: int) -> dict[str, str]:
     """Which GPUs the run in a slot sees, as a change to its environment; slots share where there are too few."""
     if gpus < 2:
         return {}
-    chosen = [(slot * devices + place) % gpus for place in range(min(devices, gpus))]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, chosen))}
+    mine = os.environ.get("CUDA_VISIBLE_DEVICES")  # somebody may have given us some of the machine's
+    names = mine.split(",") if mine else [str(number) for number in range(gpus)]
+    chosen = [names[(slot * devices + place) % gpus] for place in range(min(devices, gpus))]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}
 
 
 def _start(work: Work, environment: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -87,18 +87,24 @@ class Grid:
         out: the folder; one that was used before is continued.
         jobs: runs at a time.
         shares_bases: whether first sessions that are the same are trained once.
+        command: how the grid was started, for those who want to do it again.
 
     Raises:
-        UserError: two runs have the same name.
+        UserError: two runs have the same name, or one that leads out of the folder.
     """
 
-    def __init__(self, runs: Sequence[GridRun], out: Path, jobs: int = 1, shares_bases: bool = True) -> None:
+    def __init__(
+        self, runs: Sequence[GridRun], out: Path, jobs: int = 1, shares_bases: bool = True, command: str = ""
+    ) -> None:
         names = [run.name for run in runs]
         if twice := {name for name in names if names.count(name) > 1}:
             raise UserError(f"two runs of the grid have the same name: {', '.join(sorted(twice))}")
         if not runs:
             raise UserError("the grid has no runs")
-        self.out, self.jobs = out.resolve(), jobs
+        for name in names:
+            if Path(name).is_absolute() or not name.strip() or ".." in Path(name).parts:
+                raise UserError(f"run {name!r}: a run's name is that of its folder, and must not lead out of {out}")
+        self.out, self.jobs, self.command = out.resolve(), jobs, command
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
         self.bases = str(self.out / BASES) if shares_bases else None
         self.progress = [Progress(run) for run in runs]
@@ -117,24 +123,28 @@ class Grid:
         lock = self._claim()
         try:
             self._find_done()
-            if all(one.status == "done" for one in self.progress):
-                view.begin(self)
-                self._save()
-                return self.progress
-            made = make_engine(engine, self.jobs, self.threads, _gpus)
+            self._save()
             view.begin(self)
             try:
-                self._loop(made, view)
+                if self.of_status("waiting"):
+                    self._carry_out(engine, view)
             finally:
-                for one in self.of_status("running"):
-                    made.stop(one.handle)
-                    one.status = "waiting"
-                made.close()
                 view.end()
-                self._save()
         finally:
             os.close(lock)
         return self.progress
+
+    def _carry_out(self, name: str, view: View) -> None:
+        threads = max(one.run.config.settings.threads or self.threads for one in self.progress)
+        engine = make_engine(name, self.jobs * threads, _gpus)
+        try:
+            self._loop(engine, view)
+        finally:
+            for one in self.of_status("running"):
+                engine.stop(one.handle)
+                one.status = "waiting"
+            engine.close()
+            self._save()
 
     def of_status(self, status: str) -> list[Progress]:
         """The runs that stand so."""
@@ -173,8 +183,8 @@ class Grid:
     def _start(self, one: Progress, engine: Engine, view: View) -> None:
         taken = {other.slot for other in self.of_status("running")}
         one.slot = next(slot for slot in range(self.jobs) if slot not in taken)
-        one.status, one.began = "running", time.monotonic()
         one.handle = engine.start(self._work(one.run), one.slot)
+        one.status, one.began = "running", time.monotonic()
         self._save()
         view.changed(self, one)
 
@@ -213,7 +223,8 @@ class Grid:
         return None
 
     def _save(self) -> None:
-        write_json(self.out / GRID_FILE, {"runs": [one.to_dict() for one in self.progress]})
+        runs = [one.to_dict() for one in self.progress]
+        write_json(self.out / GRID_FILE, {"command": self.command, "runs": runs})
 
     def _claim(self) -> int:
         try:

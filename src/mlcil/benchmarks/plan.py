@@ -76,6 +76,8 @@ def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> l
 def _with_seeds(
     entries: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], changes: Mapping[str, Any]
 ) -> list[GridRun]:
+    if "seed" in changes or any("seed" in values for values in entries.values()):
+        raise UserError("a grid's seeds are given by --seeds; leave out the setting seed")
     # Neighbours differ in the seed: runs that start together then have no first session to wait for.
     made = [
         GridRun(f"{name}/seed-{seed}", _config(name, {**values, "seed": seed}, changes))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +63,7 @@ def run_bench(
     Returns:
         Whether every run succeeded.
     """
-    grid = Grid(request.runs(), out, jobs, shares_bases)
+    grid = Grid(request.runs(), out, jobs, shares_bases, shlex.join(["mlcil", *sys.argv[1:]]))
     with _terminated_like_interrupted():
         grid.execute(engine, Overview(console))
     failed = grid.of_status("failed")

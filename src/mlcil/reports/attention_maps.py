@@ -36,7 +36,7 @@ def explain_files(
 
     Arguments:
         run_path: the folder of the run.
-        out: the folder to write to; a picture is called like its image.
+        out: the folder to write to; a picture is called like its image, with -explained.
         session: the session after which to take the model; None for the last.
 
     Returns:
@@ -48,7 +48,9 @@ def explain_files(
     run = open_run(run_path, session)
     check_has_maps(run)
     pixels = read_images(run, images)
-    files = [out / f"{name}.png" for name in _unique([image.stem for image in images])]
+    files = [out / f"{name}-explained.png" for name in _unique([image.stem for image in images])]
+    if own := {file.resolve() for file in files} & {image.resolve() for image in images}:
+        raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
     for image, picture, file in zip(images, pixels, files, strict=True):
         explanation = replace(explain(run, picture, threshold, most), pixels=_in_proportion(picture, image))
         save(draw(explanation, f"{image.name} after session {run.session}"), file)

@@ -105,6 +105,12 @@ class Group:
             if key not in _NOT_PUBLISHED and str(here.get(key)) != str(value)
         ]
 
+    @property
+    def shown(self) -> Sequence[RunRecord]:
+        """The finished runs, or those that got furthest: figures after different sessions have no mean."""
+        furthest = max(len(run.sessions) for run in self.runs)
+        return self.finished or [run for run in self.runs if len(run.sessions) == furthest]
+
     def published_sessions(self) -> dict[int, float]:
         """The paper's mAP by number of classes seen, empty unless the runs go through the same sessions."""
         if self.preset is None or self.runs[0].config["protocol"] != self.preset.values.get("protocol"):
@@ -123,10 +129,12 @@ class Collection:
     Attributes:
         groups: in the order in which their first run was named.
         problems: a line for each folder that could not be shown.
+        commands: that started the grids among them.
     """
 
     groups: Sequence[Group]
     problems: Sequence[str]
+    commands: Sequence[str] = ()
 
     @property
     def settings(self) -> list[str]:
@@ -146,9 +154,10 @@ def collect(paths: Sequence[Path]) -> Collection:
     """
     runs: list[RunRecord] = []
     problems: list[str] = []
+    commands: list[str] = []
     # By its real place, so that a run that is named in two ways is read once.
     folders: dict[Path, Path] = {}
-    for folder in (found for path in paths for found in _folders(path, problems)):
+    for folder in (found for path in paths for found in _folders(path, problems, commands)):
         folders.setdefault(folder.resolve(), folder)
     for folder in folders.values():
         try:
@@ -159,7 +168,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     if not runs:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(f"nothing to report: {problems[0] if problems else 'no run was named'}{others}")
-    return Collection(_grouped(runs, problems), problems)
+    return Collection(_grouped(runs, problems), problems, list(dict.fromkeys(commands)))
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -207,8 +216,8 @@ def _launches(file: Path) -> list[dict[str, Any]]:
     return launches
 
 
-def _folders(path: Path, problems: list[str]) -> Iterator[Path]:
-    """The run folders that a path names or holds; what else is to be said of it goes to `problems`."""
+def _folders(path: Path, problems: list[str], commands: list[str]) -> Iterator[Path]:
+    """The run folders that a path names or holds; what else is to be said of it goes to the lists."""
     if not path.exists():
         problems.append(f"{path} does not exist")
         return
@@ -216,7 +225,8 @@ def _folders(path: Path, problems: list[str]) -> Iterator[Path]:
     if _is_run(path):
         yield path
         return
-    problems += [line for grid in sorted(path.rglob(GRID_FILE)) for line in _failures(grid)]
+    for grid in sorted(path.rglob(GRID_FILE)):
+        _read_grid(grid, problems, commands)
     found = sorted({file.parent for name in _FILES for file in path.rglob(name)})
     if not found:
         problems.append(f"{path} holds no run")
@@ -227,15 +237,15 @@ def _is_run(path: Path) -> bool:
     return any((path / name).exists() for name in _FILES)
 
 
-def _failures(grid: Path) -> list[str]:
-    """A line for each run of a grid that ended by a failure."""
-    if not grid.exists():
-        return []
+def _read_grid(file: Path, problems: list[str], commands: list[str]) -> None:
+    """Note how a grid was started, and a line for each run of it that ended by a failure."""
     try:
-        runs = read_json(grid)["runs"]
-        return [f"{grid.parent / one['name']} failed: {one['error']}" for one in runs if one["status"] == "failed"]
-    except (UserError, KeyError, TypeError):
-        return [f"{grid} is damaged"]
+        grid = read_json(file)
+        failed = [one for one in grid["runs"] if one["status"] == "failed"]
+        problems += [f"{file.parent / one['name']} failed: {one['error']}" for one in failed]
+        commands += [grid["command"]] if grid.get("command") else []
+    except (UserError, KeyError, TypeError, AttributeError):
+        problems.append(f"{file} is damaged")
 
 
 def _grouped(runs: Sequence[RunRecord], problems: list[str]) -> list[Group]:
@@ -244,8 +254,11 @@ def _grouped(runs: Sequence[RunRecord], problems: list[str]) -> list[Group]:
         alike.setdefault(json.dumps(run.identity, sort_keys=True, default=str), []).append(run)
     members = [_one_per_seed(ones, problems) for ones in alike.values()]
     firsts = [ones[0] for ones in members]
-    names = [_name(run, firsts) for run in firsts]
-    return [Group(name, _setting(ones[0]), ones, _preset(ones)) for name, ones in zip(names, members, strict=True)]
+    settings = _settings(firsts)
+    names = [_name(run, settings, firsts) for run in firsts]
+    return [
+        Group(name, setting, ones, _preset(ones)) for name, setting, ones in zip(names, settings, members, strict=True)
+    ]
 
 
 def _one_per_seed(runs: Sequence[RunRecord], problems: list[str]) -> list[RunRecord]:
@@ -258,6 +271,19 @@ def _one_per_seed(runs: Sequence[RunRecord], problems: list[str]) -> list[RunRec
     return [by_seed[seed] for seed in sorted(by_seed)]
 
 
+def _settings(runs: Sequence[RunRecord]) -> list[str]:
+    """The setting of each run in words; others in the same words get a number."""
+    known: dict[str, list[tuple[str, ...]]] = {}
+    texts = []
+    for run in runs:
+        exact, text = tuple(str(run.config.get(key)) for key in ("data", "images", "protocol")), _setting(run)
+        found = known.setdefault(text, [])
+        found += [] if exact in found else [exact]
+        place = found.index(exact)
+        texts.append(f"{text} #{place + 1}" if place else text)
+    return texts
+
+
 def _setting(run: RunRecord) -> str:
     """The data set and the protocol, in a few words."""
     kind, _, rest = str(run.config["data"]).partition(":")
@@ -268,11 +294,12 @@ def _setting(run: RunRecord) -> str:
     return f"{place} {f'{sizes} classes' if is_named else lists[0]}"
 
 
-def _name(run: RunRecord, firsts: Sequence[RunRecord]) -> str:
+def _name(run: RunRecord, settings: Sequence[str], firsts: Sequence[RunRecord]) -> str:
     """The method, and what distinguishes the group from others of this method on the same data and protocol."""
     method = str(run.results.get("method", "run"))
-    setting = _setting(run)
-    twins = [other for other in firsts if other.results.get("method") == method and _setting(other) == setting]
+    setting = next(text for text, other in zip(settings, firsts, strict=True) if other is run)
+    pairs = zip(settings, firsts, strict=True)
+    twins = [other for text, other in pairs if text == setting and other.results.get("method") == method]
     keys = dict.fromkeys([*_TELLING, *(key for twin in twins for key in twin.identity)])
     # The fewest of them that still tell this group from every other.
     told: list[str] = []
@@ -310,4 +337,6 @@ def _other_data(kind: str, runs: Sequence[RunRecord]) -> list[str]:
         return [f"data: {kind} -> {here}"]
     counts = [int(run.sessions[-1]["test_images"]) for run in runs if run.is_finished]
     whole = _TEST_IMAGES.get(kind, 0)
-    return [f"test images: {whole} -> {counts[0]}"] if counts and counts[0] < _WHOLE * whole else []
+    changed = [f"test images: {whole} -> {counts[0]}"] if counts and counts[0] < _WHOLE * whole else []
+    options = [part for part in here.split(",")[1:] if "=" in part and not part.startswith("images=")]
+    return changed + [f"data option {option.replace('=', ': default -> ', 1)}" for option in options]

@@ -16,6 +16,7 @@ from ..core.errors import UserError
 from ..evaluation.paired import Difference, Interval, Pair, paired_difference
 from ..evaluation.results import load_results
 from ..evaluation.scores import ScoredImages, load_scores, scores_file
+from .collect import read_run
 from .table import Results, number, run_names
 
 _MARK = "*"
@@ -126,11 +127,13 @@ def verdict(comparison: RunComparison) -> str:
 
 def _find_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs of one side."""
-    runs = [Run(folder, load_results(folder)) for path in paths for folder in _run_folders(path)]
-    methods = sorted({str(run.results.get("method")) for run in runs})
-    if len(methods) > 1:
-        named = ", ".join(str(path) for path in paths)
-        raise UserError(f"{named}: got runs of {', '.join(methods)}, expected one method on each side")
+    folders = [folder for path in paths for folder in _run_folders(path)]
+    runs = [Run(folder, load_results(folder)) for folder in folders]
+    first, *others = [read_run(folder).identity for folder in folders]
+    for key in dict.fromkeys(["method", *first]):
+        if values := {str(one.get(key)) for one in others} - {str(first.get(key))}:
+            named, got = ", ".join(map(str, paths)), ", ".join(sorted({str(first.get(key)), *values}))
+            raise UserError(f"{named}: the runs of one side differ in {key} ({got}), expected in the seed alone")
     seeds = Counter(run.seed for run in runs)
     for seed in (seed for seed, count in seeds.items() if count > 1):
         same = ", ".join(str(run.path) for run in runs if run.seed == seed)

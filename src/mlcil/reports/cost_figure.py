@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .collect import Collection, Group
-from .figures import shown_runs
 from .style import GRID, INK, PAPER, SOFT, WIDE, Look, canvas, cut, looks, mark, panel, styled
 from .tables import label
 
@@ -85,7 +84,7 @@ def _draw_bar(axes: Axes, value: _Cost, look: Look, middle: float) -> list[Artis
 def _seconds(group: Group) -> _Cost | None:
     """Mean over sessions and seeds; a dot is a session."""
     values: dict[int, list[float]] = {}
-    for run in shown_runs(group):
+    for run in group.shown:
         clock = {
             line["session"]: line["session_seconds"] for line in run.metrics if line.get("session_seconds") is not None
         }
@@ -97,5 +96,5 @@ def _seconds(group: Group) -> _Cost | None:
 
 
 def _memory(group: Group, key: str) -> _Cost | None:
-    values = [float(line[key]) for run in shown_runs(group) for line in run.metrics if line.get(key) is not None]
+    values = [float(line[key]) for run in group.shown for line in run.metrics if line.get(key) is not None]
     return _Cost(max(values), []) if values else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .collect import Collection, Group, RunRecord
+from .collect import Collection, Group
 from .style import (
     GRID,
     INK,
@@ -46,15 +46,10 @@ class Curve(NamedTuple):
     deviation: Floats  # 0 for one seed
 
 
-def shown_runs(group: Group) -> Sequence[RunRecord]:
-    """The runs of a group that a figure shows: half a run does not blur the mean of whole ones."""
-    return group.finished or group.runs
-
-
 def curve(group: Group) -> Curve:
     """The group's mAP at each number of classes seen."""
     values: dict[int, list[float]] = {}
-    for run in shown_runs(group):
+    for run in group.shown:
         for session in run.sessions:
             values.setdefault(len(session["classes"]), []).append(session["map"])
     counts = sorted(values)
@@ -70,7 +65,7 @@ def map_curves(collection: Collection, setting: str, width: int = WIDE) -> Figur
         None where the groups have one session only, which makes no line.
     """
     members = looks(collection, setting)
-    steps = class_counts([run.results for group, _ in members for run in shown_runs(group)])
+    steps = class_counts([run.results for group, _ in members for run in group.shown])
     if len(steps) < 2:
         return None
     wide = width >= WIDE
@@ -92,7 +87,7 @@ def map_curves(collection: Collection, setting: str, width: int = WIDE) -> Figur
 
 def _draw_curve(axes: Axes, group: Group, look: Look, steps: Sequence[int]) -> None:
     counts, mean, deviation = curve(group)
-    if is_joint(shown_runs(group)[0].results, steps):
+    if is_joint(group.shown[0].results, steps):
         line = axes.axhline(mean[0], color=look.colour, linewidth=2, linestyle=(0, (7, 4)), label=label(group))
         span = axes.axhspan(mean[0] - deviation[0], mean[0] + deviation[0], color=look.colour, alpha=0.14, linewidth=0)
         mark([line, span], look.mark)
@@ -149,7 +144,7 @@ def _frame_curves(axes: Axes, steps: Sequence[int], groups: Sequence[Group]) -> 
 def forgetting_per_class(group: Group) -> dict[str, float]:
     """Percent points that each old class lost since its best session, mean over seeds; at most 0."""
     values: dict[str, list[float]] = {}
-    for run in shown_runs(group):
+    for run in group.shown:
         for name, value in run.sessions[-1]["forgetting_per_class"].items():
             values.setdefault(name, []).append(value)
     return {name: float(np.mean(ones)) for name, ones in values.items()}

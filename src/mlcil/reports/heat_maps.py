@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collect import Group, RunRecord
-from .figures import shown_runs
 from .style import PAPER, canvas, cut, panel, styled
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ HEAT = "cividis"
 
 def ap_matrix(group: Group) -> tuple[list[str], list[int], Floats]:
     """The classes, the sessions and the (K, T) AP of each after each, mean over seeds; NaN where unseen."""
-    runs = shown_runs(group)
+    runs = group.shown
     longest = max(runs, key=lambda run: len(run.sessions)).results["ap_matrix"]
     names, sessions = list(longest["classes"]), list(longest["sessions"])
     sums, counts = np.zeros((len(names), len(sessions))), np.zeros((len(names), len(sessions)))
@@ -55,7 +54,7 @@ def heat_map(group: Group) -> Figure | None:
     axes.imshow(
         np.ma.masked_invalid(ap), cmap=HEAT, vmin=0, vmax=100, extent=extent, aspect="auto", interpolation="none"
     )
-    _separate(axes, shown_runs(group)[0], len(sessions), names)
+    _separate(axes, group.shown[0], len(sessions), names)
     if cell > 1.6 * size:
         _write_values(axes, ap, size)
     axes.set_yticks(np.arange(len(names)) + 0.5, classes, size=size)

@@ -54,7 +54,7 @@ def write_report(
         groups=[{"method": group.method, "setting": group.setting} for group in collection.groups],
         colours=COLOURS,
         gradient=gradient(),
-        overall=list(commands),
+        overall=[*commands, *collection.commands],
         commands=[(group, label(group), _commands(group)) for group in collection.groups],
         problems=collection.problems,
     )
@@ -93,4 +93,6 @@ def _launched(run: RunRecord) -> Iterator[str]:
         command = launch.get("command")
         if isinstance(command, list) and command:
             first, *rest = map(str, command)
+            if first.endswith("child.py"):  # by a grid, whose own command is told
+                continue
             yield shlex.join(["mlcil" if first.endswith(("mlcil", "__main__.py")) else first, *rest])

@@ -60,7 +60,7 @@ def sessions(collection: Collection, setting: str) -> Table:
     steps = class_counts([run.results for group in groups for run in group.runs])
     rows, shown = [], set()
     for group in groups:
-        by_count = [{len(one["classes"]): one["map"] for one in run.sessions} for run in _shown(group)]
+        by_count = [{len(one["classes"]): one["map"] for one in run.sessions} for run in group.shown]
         rows.append(_row(group, [label(group), *(spread(one.get(step) for one in by_count) for step in steps)]))
         paper = group.published_sessions()
         if group.preset is not None and paper and group.preset.name not in shown:
@@ -90,7 +90,7 @@ def pseudo_labels(collection: Collection) -> Table | None:
     columns = {"threshold": 3, "target": 2, "per_image": 2, "true_per_image": 2, "precision": 1, "recall": 1}
     rows = []
     for group in _by_setting(collection):
-        told = [_pseudo_by_session(run) for run in _shown(group)]
+        told = [_pseudo_by_session(run) for run in group.shown]
         for session in sorted({session for one in told for session in one}):
             records = [one[session] for one in told if session in one]
             figures = [
@@ -110,7 +110,7 @@ def cost(collection: Collection) -> Table:
     headings += ["peak memory MB", "peak GPU MB", "device", "processes", "threads"]
     rows = []
     for group in _by_setting(collection):
-        runs = _shown(group)
+        runs = group.shown
         cells: list[Cell] = [group.setting, label(group), spread(map(_train_seconds, runs), 0)]
         cells += [spread(map(_rate, runs)), spread(map(_wall_seconds, runs), 0)]
         cells += [_peak(runs, "peak_memory_mb"), _peak(runs, "gpu_memory_mb")]
@@ -180,12 +180,6 @@ def _by_setting(collection: Collection) -> list[Group]:
     return [group for setting in collection.settings for group in collection.of_setting(setting)]
 
 
-def _shown(group: Group) -> Sequence[RunRecord]:
-    """The finished runs, or those that got furthest: figures after different sessions have no mean."""
-    furthest = max(len(run.sessions) for run in group.runs)
-    return group.finished or [run for run in group.runs if len(run.sessions) == furthest]
-
-
 def _row(group: Group, cells: list[Cell]) -> Row:
     return Row(cells, group.method, group.setting)
 
@@ -209,7 +203,7 @@ def _changed(group: Group) -> str:
 def _by_class(collection: Collection, setting: str, key: str, title: str, note: str, field: str) -> Table | None:
     """A row per class and a column per group, from a mapping of each run's last session."""
     groups = collection.of_setting(setting)
-    finals = {label(group): [run.sessions[-1].get(field) or {} for run in _shown(group)] for group in groups}
+    finals = {label(group): [run.sessions[-1].get(field) or {} for run in group.shown] for group in groups}
     finals = {name: maps for name, maps in finals.items() if any(maps)}
     rated = {name for maps in finals.values() for one in maps for name in one}
     rows = []

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .collect import Collection, Group, RunRecord
-from .figures import shown_runs
 from .style import (
     GRID,
     PAPER,
@@ -47,7 +46,7 @@ Course = dict[int, float]  # by session
 def pseudo_label_course(group: Group, key: str) -> Course:
     """One figure of the pseudo labels after each session, mean over seeds; empty if there is none."""
     values: dict[int, list[float]] = {}
-    for run in shown_runs(group):
+    for run in group.shown:
         for session, figures in _pseudo_labels(run):
             if figures.get(key) is not None:
                 values.setdefault(session, []).append(figures[key])
@@ -160,7 +159,7 @@ def _losses(run: RunRecord) -> _Losses:
 @styled
 def losses(group: Group) -> Figure | None:
     """Each term of the loss over the epochs of all sessions: the first seed, and thin lines for the others."""
-    runs = [_losses(run) for run in shown_runs(group)]
+    runs = [_losses(run) for run in group.shown]
     first = runs[0]
     numbers = [value for run in runs for _, values in run.terms.values() for value in values if np.isfinite(value)]
     if not first.terms or len(numbers) < 2:

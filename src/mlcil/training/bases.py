@@ -6,13 +6,17 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from torch import nn
 
+from .. import __version__
 from ..core.config import identity
 from ..core.errors import UserError
 from ..data.protocol import Session
@@ -22,32 +26,23 @@ from .folder import load_state, save_state
 
 # What does not decide how a first session ends, or decides it through what is hashed besides.
 _IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image"}
-_FORM = 1  # of the files
+_MODES = {"training", "watched", "_frozen", "_chain", "_maps"}  # of a module: its mode, hooks of a method, its parts
 
 
 class SharedBase:
     """The place of one first session in the folder of shared ones.
 
-    It is named by everything that decides how the session ends: the model it starts from, to the bit, its
-    images and labels, the settings of training and the seed.
-
     Arguments:
-        folder: of all shared first sessions.
-        method: grown for the session and not yet trained; its first session is fine-tuning's.
-        training: what the session trains on.
+        file: named by `base_name`.
+        method: whose model is to be trained in that session, or was.
+
+    Attributes:
+        waited: seconds spent waiting for another run.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        method: Method,
-        session: Session,
-        training: TrainingSet,
-        settings: RunSettings,
-        fabric: Fabric,
-    ) -> None:
-        self.method, self.fabric = method, fabric
-        self.file = folder / f"{_name(method, session, training, settings, fabric)}.safetensors"
+    def __init__(self, file: Path, method: Method, fabric: Fabric) -> None:
+        self.file, self.method, self.fabric = file, method, fabric
+        self.waited = 0.0
 
     @contextmanager
     def claim(self, say: Any) -> Iterator[None]:
@@ -68,7 +63,9 @@ class SharedBase:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say("waiting for the first session, which another run is training")
+                began = time.monotonic()
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                self.waited = time.monotonic() - began
             yield
         finally:
             os.close(lock)
@@ -91,11 +88,22 @@ class SharedBase:
             save_state(self.file, self.method.tagger.state_dict(), values)
 
 
-def _name(method: Method, session: Session, training: TrainingSet, settings: RunSettings, fabric: Fabric) -> str:
+def base_name(method: Method, session: Session, training: TrainingSet, settings: RunSettings, fabric: Fabric) -> str:
+    """A name for a first session, unlike that of any session which ends otherwise.
+
+    It stands for the model the session starts from, to the bit, its images and labels, the settings of training,
+    the seed and the versions of what computes it.
+
+    Arguments:
+        method: grown for the session and not yet trained; its first session is fine-tuning's.
+        training: what the session trains on.
+    """
     facts = {key: value for key, value in identity(settings).items() if key not in _IRRELEVANT}
     facts |= {"base_epochs": settings.base_epochs or settings.epochs, "missing": method.config.missing}
-    facts |= {"classes": session.classes, "form": _FORM}
+    facts |= {"classes": session.classes, "mlcil": __version__, "torch": str(torch.__version__)}
     facts |= {"processes": fabric.world_size, "device": fabric.device.type}
+    # What a module was made with and does not keep in its state, such as the number of attention heads.
+    facts |= {"modules": {name: _made_with(module) for name, module in method.tagger.named_modules()}}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     digest.update(training.indices[: training.shown].tobytes())
     digest.update(training.labels[: training.shown].tobytes())
@@ -104,3 +112,8 @@ def _name(method: Method, session: Session, training: TrainingSet, settings: Run
         digest.update(f"{name} {tuple(value.shape)} {value.dtype} {name in trained}".encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+def _made_with(module: nn.Module) -> dict[str, str]:
+    plain = {key: value for key, value in vars(module).items() if isinstance(value, int | float | str | tuple | list)}
+    return {"type": type(module).__qualname__} | {key: repr(value) for key, value in plain.items() if key not in _MODES}

@@ -98,7 +98,8 @@ class RunFolder:
                     "choose another --out, or repeat its own settings to continue it"
                 )
         else:
-            write_text(stored, yaml.safe_dump(config.to_dict(), sort_keys=False))
+            # Whoever runs this file again elsewhere has no business in the folder of shared first sessions.
+            write_text(stored, yaml.safe_dump(config.to_dict() | {"bases": None}, sort_keys=False))
 
     def _tidy(self) -> None:
         """Remove what a kill left behind."""

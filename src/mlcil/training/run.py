@@ -25,7 +25,7 @@ from ..evaluation.results import SessionResult, evaluate, session_from_dict, sum
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from ..methods.base import State, TrainingSet
 from .activations import open_activations
-from .bases import SharedBase
+from .bases import SharedBase, base_name
 from .config import RunConfig
 from .folder import RunFolder, load_state, parse_lines, save_state
 from .inference import TrainingInference, infer, on_first
@@ -99,6 +99,7 @@ class _Run:
         self.infer = TrainingInference(self.method.tagger, fabric, self.loader, self.settings.batch_size)
         self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
         self.results: list[SessionResult] = []
+        self._base: str | None = None  # the name of the first session among shared ones
 
     def _loaders(self) -> tuple[BatchSource, BatchSource]:
         settings, backbone = self.settings, self.method.tagger.backbone
@@ -163,26 +164,32 @@ class _Run:
         """Train, or take over a first session that another run has trained.
 
         Returns:
-            The seconds that training took, and those of them that another run spent.
+            The seconds that training took, and by how much more than was spent here, without waiting.
         """
-        folder = self.settings.bases
-        shares = folder is not None and session.number == 1 and position is None and self.method.shares_base()
-        base = None
-        if folder is not None and shares:
-            base = SharedBase(Path(folder), self.method, session, training, self.settings, self.fabric)
+        base = self._shared_base(session, training, is_new=position is None)
         with nullcontext() if base is None else base.claim(self.reporter.say):
-            given = None if base is None else base.take()
-            if given is not None:
-                self.reporter.say(f"session 1 is taken from {folder}, where a run with the same start left it")
+            given = base.take() if base is not None and position is None else None
+            if base is not None and given is not None:
+                self.reporter.say("session 1 is taken from another run that started alike")
                 on_first(self.fabric, lambda: self.folder.log(*given["epochs"]))
-                return given["seconds"], given["seconds"]
+                return given["seconds"], given["seconds"] - base.waited
             done = 0.0 if position is None else loop.part_done(position)
             self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
             seconds = loop.run(self._hooks(session, loop.epochs), position).seconds
             if base is not None and self.is_writer:
                 records = [one for one in parse_lines(self.folder.metrics) if "losses" in one]
                 base.give({"seconds": seconds, "epochs": records})
-        return seconds, 0.0
+        return seconds, 0.0 if base is None else -base.waited
+
+    def _shared_base(self, session: Session, training: TrainingSet, is_new: bool) -> SharedBase | None:
+        """Where the session is shared, if it is one that can be."""
+        if session.number > 1 or self.settings.bases is None or not self.method.shares_base():
+            return None
+        if is_new:  # later the model is no longer the one to be named
+            self._base = base_name(self.method, session, training, self.settings, self.fabric)
+        if self._base is None:
+            return None
+        return SharedBase(Path(self.settings.bases) / f"{self._base}.safetensors", self.method, self.fabric)
 
     def _audit(self, session: Session) -> None:
         """Note how right the session's pseudo labels are; nothing but the report reads it."""
@@ -211,7 +218,7 @@ class _Run:
 
         def save(position: Position, tensors: dict[str, Tensor]) -> None:
             file, state = self.folder.progress_file(session.number), self.method.state()
-            values = _both(state.values, {"position": asdict(position)})
+            values = _both(state.values, {"position": asdict(position), "base": self._base})
             on_first(self.fabric, lambda: save_state(file, _both(state.tensors, tensors), values))
 
         return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
@@ -238,7 +245,7 @@ class _Run:
         position = None
         if finished < len(self.sessions) and file.exists():
             tensors, values = load_state(file)
-            position = Position(**values["position"])
+            position, self._base = Position(**values["position"]), values.get("base")
         if finished or position:
             self.method.load_state(State(tensors, values))
             self.method.tagger.to(self.fabric.device)
