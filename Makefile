@@ -20,7 +20,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
 
-# Eight methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
+# Seven methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
 bench-demo: $(READY)
 	$(BIN)/mlcil bench benchmarks/digits.yaml --seeds 0,1,2 --jobs 2 --out runs/bench-demo
 
