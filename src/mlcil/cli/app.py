@@ -202,7 +202,7 @@ def bench(
     presets: Annotated[str | None, typer.Option(help="Published rows by name, with commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="Methods with commas, each NAME or NAME:BUFFER.")] = None,
     protocols: Annotated[
-        str, typer.Option(help="Protocols with commas, for --methods; class lists need a file of runs.")
+        str, typer.Option(help="Protocols with commas, for --methods; with semicolons if one has class lists.")
     ] = "B0-C2",
     seeds: Annotated[str, typer.Option(help="Seeds with commas.")] = "0",
     jobs: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 1,

@@ -47,7 +47,9 @@ class GridRequest(NamedTuple):
             return file_runs(self.file, seeds, self.changes)
         if self.preset_group is not None or self.presets is not None:
             return preset_runs(self._presets(), self.changes.get("data"), seeds, self.changes)
-        return method_runs(_words(self.methods or ""), _words(self.protocols), seeds, self.changes)
+        has_lists = "|" in self.protocols or ";" in self.protocols  # whose names have commas between them
+        protocols = _words(self.protocols, ";" if has_lists else ",")
+        return method_runs(_words(self.methods or ""), protocols, seeds, self.changes)
 
     def _presets(self) -> list[Preset]:
         if self.preset_group is not None:
@@ -115,8 +117,8 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
+def _words(text: str, sign: str = ",") -> list[str]:
+    words = [word.strip() for word in text.split(sign)]
     if not all(words):
-        raise UserError(f"got {text!r}, expected names with commas between them")
+        raise UserError(f"got {text!r}, expected names with {sign!r} between them")
     return words
