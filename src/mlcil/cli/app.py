@@ -299,7 +299,7 @@ def compare(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the demo's runs and page.")] = Path("runs/demo"),
 ) -> None:
-    """See forgetting and its cure on handwritten digits: three runs, a table and a page, in about two minutes."""
+    """See forgetting and its cure on handwritten digits: three runs, a table and a page, in two to three minutes."""
     from .demo import run_demo
 
     run_demo(out, _console())

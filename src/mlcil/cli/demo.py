@@ -42,7 +42,7 @@ def run_demo(out: Path, console: Console) -> Path:
         results.append(run(config, out / name, console))
     text = _explain({name: result["last_map"] for name, result in zip(METHODS, results, strict=True)})
     runs = [out / name for name in METHODS]
-    page = write_report(runs, out, "mlcil: forgetting and its cure", text, ["mlcil demo"])
+    page = write_report(runs, out, "mlcil: forgetting and its cure", text, ["mlcil demo"], images=2)
     console.print(comparison_table(results))
     console.print(text, soft_wrap=True, highlight=False)
     console.print(f"page: {page} ({time.monotonic() - began:.0f} s)", soft_wrap=True, highlight=False)
