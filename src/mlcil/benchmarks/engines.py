@@ -107,9 +107,11 @@ class RayEngine:
             raise UserError("--engine ray needs Ray; install mlcil with its extra: mlcil[ray]") from None
         self.ray: Any = ray
         is_ours = not os.environ.get("RAY_ADDRESS")
-        size: dict[str, Any] = {"num_cpus": processors, "include_dashboard": False} if is_ours else {}
+        # Nothing is passed between runs: the least store that Ray allows, some 80 MB, is enough.
+        ours = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": 100_000_000}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # telling the makers of Ray is for the user to choose
         try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **size)
+            self.ray.init(log_to_driver=False, logging_level=logging.ERROR, **(ours if is_ours else {}))
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
         self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
