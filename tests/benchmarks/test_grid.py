@@ -13,20 +13,11 @@ import yaml
 from mlcil.benchmarks.grid import GRID_FILE, Grid, GridRun, View
 from mlcil.benchmarks.plan import method_runs
 from mlcil.core.errors import UserError
+from mlcil.training import checks
 from mlcil.training.config import make_config
 from mlcil.training.run import run
 
-TINY = {
-    "data": "digits:train=48,test=40,size=16",
-    "backbone": "small_conv",
-    "image_size": 16,
-    "epochs": 2,
-    "batch_size": 8,
-    "base_lr": 1e-3,
-    "lr": 1e-3,
-    "augment": "flip",
-    "threads": 1,
-}
+TINY = {key: value for key, value in checks.TINY.items() if key != "protocol"}
 
 
 def plan(methods, seeds=(0,), **changes):

@@ -25,6 +25,7 @@ _FILES = ("config.yaml", "results.json")  # either makes a folder a run's
 _DEFAULTS = {field.name: field.default for field in fields(RunSettings)}
 _NOT_IDENTITY = {"seed", *(field.name for field in fields(RunSettings) if about(field).machine)}
 _NOT_PUBLISHED = {*_NOT_IDENTITY, "data", "images"}
+_NOTES = {"threshold": "threshold", "pseudo_labels_per_image": "per_image", "target": "target"}
 # Labelled images of COCO's val2014 and of VOC2007's test. Fewer than `_WHOLE` of them are a slice; a few may be
 # missing because all of their labels are difficult ones or crowds.
 _TEST_IMAGES = {"coco": 40137, "voc": 4952}
@@ -58,6 +59,17 @@ class RunRecord:
     def sessions(self) -> list[dict[str, Any]]:
         """The sessions done so far; see `evaluation.results.SessionResult`."""
         return list(self.results["sessions"])
+
+    @cached_property
+    def pseudo_labels(self) -> dict[int, Mapping[str, Any]]:
+        """What the run tells of each session's pseudo labels, by session; see `evaluation.audit`."""
+        lines = [line for line in self.metrics if isinstance(line.get("pseudo_labels"), Mapping)]
+        told = {int(line["session"]): line["pseudo_labels"] for line in lines if "session" in line}
+        # An older run tells part of it in its notes.
+        notes = {one["session"]: one["notes"] for one in self.sessions if "pseudo_labels_per_image" in one["notes"]}
+        return told or {
+            session: {ours: found.get(theirs) for theirs, ours in _NOTES.items()} for session, found in notes.items()
+        }
 
     @cached_property
     def identity(self) -> dict[str, Any]:

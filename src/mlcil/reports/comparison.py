@@ -14,25 +14,12 @@ from rich.text import Text
 
 from ..core.errors import UserError
 from ..evaluation.paired import Difference, Interval, Pair, paired_difference
-from ..evaluation.results import load_results
 from ..evaluation.scores import ScoredImages, load_scores, scores_file
-from .collect import read_run
-from .table import Results, number, run_names
+from .collect import RunRecord, read_run
+from .table import counted, number, run_names
 
 _MARK = "*"
 _FEW_SEEDS = 5  # below, resampling the seeds misses more than a fifth of the variance between them
-
-
-class Run(NamedTuple):
-    """A run folder and its results.json."""
-
-    path: Path
-    results: Results
-
-    @property
-    def seed(self) -> str:
-        """The seed as text, "-" for a run that names none."""
-        return str(self.results.get("seed", "-"))
 
 
 class RunComparison(NamedTuple):
@@ -40,7 +27,7 @@ class RunComparison(NamedTuple):
 
     first: str
     second: str
-    runs: list[tuple[Run, Run]]  # one pair per seed
+    runs: list[tuple[RunRecord, RunRecord]]  # one pair per seed
     sessions: list[tuple[int, int]]  # of each pair, counted from 1
     notes: list[str]  # what was left out or is unusual
     difference: Difference
@@ -125,20 +112,23 @@ def verdict(comparison: RunComparison) -> str:
     )
 
 
-def _find_runs(paths: Sequence[Path]) -> list[Run]:
+def _find_runs(paths: Sequence[Path]) -> list[RunRecord]:
     """The runs of one side."""
-    folders = [folder for path in paths for folder in _run_folders(path)]
-    runs = [Run(folder, load_results(folder)) for folder in folders]
-    first, *others = [read_run(folder).identity for folder in folders]
+    runs = [read_run(folder) for path in paths for folder in _run_folders(path)]
+    first, *others = [run.identity for run in runs]
     for key in dict.fromkeys(["method", *first]):
         if values := {str(one.get(key)) for one in others} - {str(first.get(key))}:
             named, got = ", ".join(map(str, paths)), ", ".join(sorted({str(first.get(key)), *values}))
             raise UserError(f"{named}: the runs of one side differ in {key} ({got}), expected in the seed alone")
-    seeds = Counter(run.seed for run in runs)
+    seeds = Counter(_seed(run) for run in runs)
     for seed in (seed for seed, count in seeds.items() if count > 1):
-        same = ", ".join(str(run.path) for run in runs if run.seed == seed)
+        same = ", ".join(str(run.path) for run in runs if _seed(run) == seed)
         raise UserError(f"got several runs with seed {seed} on one side, expected one: {same}")
     return runs
+
+
+def _seed(run: RunRecord) -> str:
+    return str(run.results.get("seed", "-"))
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -152,13 +142,15 @@ def _run_folders(path: Path) -> list[Path]:
     return folders
 
 
-def _pair_up(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[tuple[Run, Run]], list[str]]:
+def _pair_up(
+    first: Sequence[RunRecord], second: Sequence[RunRecord]
+) -> tuple[list[tuple[RunRecord, RunRecord]], list[str]]:
     """Runs of the same seed, and a line for each side's seeds that the other has not."""
     if len(first) == len(second) == 1:
         one, other = first[0], second[0]
-        differ = f"the runs have different seeds, {one.seed} and {other.seed}"
-        return [(one, other)], [differ] if one.seed != other.seed else []
-    ours, theirs = ({run.seed: run for run in side} for side in (first, second))
+        differ = f"the runs have different seeds, {_seed(one)} and {_seed(other)}"
+        return [(one, other)], [differ] if _seed(one) != _seed(other) else []
+    ours, theirs = ({_seed(run): run for run in side} for side in (first, second))
     common = [seed for seed in ours if seed in theirs]
     if not common:
         raise UserError(f"the two sides have no seed in common: {', '.join(ours)} and {', '.join(theirs)}")
@@ -166,20 +158,20 @@ def _pair_up(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[tuple[Ru
     return [(ours[seed], theirs[seed]) for seed in common], notes
 
 
-def _left_out(side: dict[str, Run], other: dict[str, Run]) -> str:
+def _left_out(side: dict[str, RunRecord], other: dict[str, RunRecord]) -> str:
     lonely = [seed for seed in side if seed not in other]
     word = "seed" if len(lonely) == 1 else "seeds"
     return f"left out, because the other side has none: {word} {', '.join(lonely)} of {side[lonely[0]].path.parent}"
 
 
-def _choose_sessions(runs: Sequence[Run], session: int | None) -> list[int]:
+def _choose_sessions(runs: Sequence[RunRecord], session: int | None) -> list[int]:
     """For each run the number of the session to compare."""
     reached = [{frozenset(one["classes"]): int(one["session"]) for one in run.results["sessions"]} for run in runs]
     if session is not None:
         for run, numbers in zip(runs, reached, strict=True):
             if session not in numbers.values():
                 raise UserError(
-                    f"session: got {session}, but {run.path} has finished {_count(len(numbers), 'session')}"
+                    f"session: got {session}, but {run.path} has finished {counted(len(numbers), 'session')}"
                 )
         return [session] * len(runs)
     common = set(reached[0]).intersection(*reached[1:])
@@ -190,11 +182,11 @@ def _choose_sessions(runs: Sequence[Run], session: int | None) -> list[int]:
     return [numbers[last] for numbers in reached]
 
 
-def _load(runs: tuple[Run, Run], sessions: tuple[int, int]) -> Pair:
+def _load(runs: tuple[RunRecord, RunRecord], sessions: tuple[int, int]) -> Pair:
     return _load_one(runs[0], sessions[0]), _load_one(runs[1], sessions[1])
 
 
-def _load_one(run: Run, session: int) -> ScoredImages:
+def _load_one(run: RunRecord, session: int) -> ScoredImages:
     file = scores_file(run.path, session)
     if not file.exists():
         raise UserError(
@@ -204,7 +196,7 @@ def _load_one(run: Run, session: int) -> ScoredImages:
     return load_scores(file)
 
 
-def _side_names(first: Run, second: Run) -> tuple[str, str]:
+def _side_names(first: RunRecord, second: RunRecord) -> tuple[str, str]:
     one, other = run_names([first.results, second.results])
     # Nothing in the header tells them apart, an option may: then the folders do.
     return (str(first.path), str(second.path)) if other == f"{one} #2" else (one, other)
@@ -214,7 +206,7 @@ def _title(comparison: RunComparison) -> str:
     found, numbers = comparison.difference, comparison.sessions[0]
     count = len(found.classes) + len(found.without_positives)
     after = f"session {numbers[0]}" if numbers[0] == numbers[1] else f"sessions {numbers[0]} and {numbers[1]}"
-    return f"{comparison.second} against {comparison.first}, {_count(count, 'class', 'classes')} after {after}"
+    return f"{comparison.second} against {comparison.first}, {counted(count, 'class', 'classes')} after {after}"
 
 
 def _row(name: str, first: float, second: float, difference: float, interval: Interval) -> list[Text]:
@@ -227,7 +219,7 @@ def _remarks(comparison: RunComparison) -> list[str]:
     marked = sum(one.interval.excludes_zero for one in found.classes)
     chance = number((1 - found.level) * len(found.classes))
     lines = [
-        f"{marked} of {_count(len(found.classes), 'class', 'classes')} marked {_MARK} (the interval excludes 0); "
+        f"{marked} of {counted(len(found.classes), 'class', 'classes')} marked {_MARK} (the interval excludes 0); "
         f"about {chance} would be by chance if the runs did not differ."
     ]
     if found.without_positives:
@@ -242,7 +234,7 @@ def _about_seeds(count: int) -> str:
     return f"{count} seeds, resampled too: the interval covers the choice of test images and of seeds{narrow}."
 
 
-def _pair_as_dict(runs: tuple[Run, Run], sessions: tuple[int, int]) -> dict[str, Any]:
+def _pair_as_dict(runs: tuple[RunRecord, RunRecord], sessions: tuple[int, int]) -> dict[str, Any]:
     return {
         side: {"folder": str(run.path), "seed": run.results.get("seed"), "session": session}
         for side, run, session in zip(("first", "second"), runs, sessions, strict=True)
@@ -261,7 +253,3 @@ def _signed(value: float) -> str:
 
 def _percent(level: float) -> str:
     return f"{100 * level:g} %"
-
-
-def _count(count: int, one: str, many: str | None = None) -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"

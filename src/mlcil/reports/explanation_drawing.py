@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.files import write_atomically
 from .explanation import Explanation, Tag
+from .style import INK, SOFT, cut, house_style, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,32 +21,26 @@ if TYPE_CHECKING:
 
 WIDTH, GAP, EDGE = 1200, 12, 14  # pixels of a drawing
 COLUMNS, MOST_COLUMNS = 5, 9  # panels in a row: of tags, and of sessions
-_INK, _FAINT = "#1a1a1a", "#666666"
 _HEAT = "inferno"
-_STYLE: dict[Any, Any] = {"text.parse_math": False, "text.color": _INK, "font.size": 11}
 
 
+@styled
 def draw(explanation: Explanation, title: str) -> Figure:
     """The picture, a panel per tag, and below them the attention of each session.
 
     Every tag has a scale of its own; the sessions share one.
     """
-    from matplotlib import rc_context
-    from matplotlib.style import context
-
-    with context("default"), rc_context(_STYLE):  # not the user's own matplotlib style
-        rows = [_Row(COLUMNS, panels) for panels in _chunks(_tag_panels(explanation), COLUMNS)]
-        if len(explanation.attention):
-            columns = min(max(len(explanation.attention) + 1, COLUMNS), MOST_COLUMNS)
-            rows += [_Row(columns, panels) for panels in _chunks(_session_panels(explanation), columns)]
-        shape = explanation.pixels.shape
-        return _compose(rows, shape[0] / shape[1], title, _legend(len(explanation.attention) > 0))
+    rows = [_Row(COLUMNS, panels) for panels in _chunks(_tag_panels(explanation), COLUMNS)]
+    if len(explanation.attention):
+        columns = min(max(len(explanation.attention) + 1, COLUMNS), MOST_COLUMNS)
+        rows += [_Row(columns, panels) for panels in _chunks(_session_panels(explanation), columns)]
+    shape = explanation.pixels.shape
+    return _compose(rows, shape[0] / shape[1], title, _legend(len(explanation.attention) > 0))
 
 
 def save(figure: Figure, file: Path) -> None:
     """Write a drawing as PNG, as wide as it was made for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # a class may be named in any script
+    with house_style():
         write_atomically(file, lambda partial: figure.savefig(partial, format="png"))
 
 
@@ -76,7 +70,7 @@ def _compose(rows: Sequence[_Row], aspect: float, title: str, legend: str) -> Fi
             box = (left / WIDTH, 1 - (top + side * aspect) / height, side / WIDTH, side * aspect / height)
             panel(figure.add_axes(box))
         top += side * aspect + GAP
-    figure.text(EDGE / WIDTH, 10 / height, legend, va="bottom", size=8.5, color=_FAINT, linespacing=1.4)
+    figure.text(EDGE / WIDTH, 10 / height, legend, va="bottom", size=8.5, color=SOFT, linespacing=1.4)
     return figure
 
 
@@ -89,7 +83,7 @@ def _tag_panels(explanation: Explanation) -> list[Panel]:
         overlay = _overlay(explanation.pixels, tag.map, float(tag.map.max()))
 
         def panel(axes: Axes) -> None:
-            _frame(axes, overlay, f"{_cut(tag.name)}  {tag.score:.2f}", f"session {tag.session}")
+            _frame(axes, overlay, f"{cut(tag.name, 22)}  {tag.score:.2f}", f"session {tag.session}")
             if tag.map.max() > 0:
                 x, y = peak(tag.map, explanation.pixels.shape)
                 axes.plot(x - 0.5, y - 0.5, marker="+", color="white", markersize=9, markeredgewidth=1.6)
@@ -127,7 +121,7 @@ def _frame(axes: Axes, image: NDArray[Any], first: str, second: str, small: bool
 
 def _name_panel(axes: Axes, first: str, second: str, small: bool) -> None:
     size, line = (9.0, 12) if small else (11.0, 15)  # points
-    for text, above, colour in ((first, 4 + line, _INK), (second, 4, _FAINT)):
+    for text, above, colour in ((first, 4 + line, INK), (second, 4, SOFT)):
         axes.annotate(text, (0, 1), (0, above), "axes fraction", textcoords="offset points", size=size, color=colour)
 
 
@@ -172,7 +166,3 @@ def peak(values: NDArray[np.float32], shape: Sequence[int]) -> tuple[float, floa
 
 def _chunks(panels: list[Panel], size: int) -> list[list[Panel]]:
     return [panels[start : start + size] for start in range(0, len(panels), size)]
-
-
-def _cut(name: str, width: int = 22) -> str:
-    return name if len(name) <= width else name[: width - 1] + "…"

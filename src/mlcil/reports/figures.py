@@ -12,22 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collect import Collection, Group
-from .style import (
-    GRID,
-    INK,
-    PAPER,
-    SOFT,
-    WIDE,
-    Look,
-    canvas,
-    cut,
-    legend,
-    legend_height,
-    looks,
-    mark,
-    panel,
-    styled,
-)
+from .style import GRID, INK, PAPER, SOFT, WIDE, Look, canvas, cut, legend, legend_height, looks, mark, panel, styled
 from .table import class_counts, is_joint, number
 from .tables import label
 

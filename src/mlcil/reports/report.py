@@ -14,6 +14,7 @@ from .collect import Collection, Group, RunRecord, collect
 from .heat_maps import gradient
 from .sections import SectionWriter
 from .style import COLOURS
+from .table import counted
 from .tables import label
 
 
@@ -72,13 +73,9 @@ def _template() -> Any:
 def _lead(collection: Collection) -> str:
     runs = [run for group in collection.groups for run in group.runs]
     open_ends = sum(not run.is_finished for run in runs)
-    of = "" if len(runs) == len(collection.groups) else f" of {_count(len(collection.groups), 'experiment')}"
-    said = f"{_count(len(runs), 'run')}{of} on {', '.join(collection.settings)}"
+    of = "" if len(runs) == len(collection.groups) else f" of {counted(len(collection.groups), 'experiment')}"
+    said = f"{counted(len(runs), 'run')}{of} on {', '.join(collection.settings)}"
     return said + (f"; {open_ends} not finished." if open_ends else ".")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _commands(group: Group) -> list[str]:

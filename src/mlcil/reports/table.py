@@ -126,6 +126,11 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else f"{round(value, 1) + 0.0:.1f}"
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number of things, in the singular where it is one."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def shorten(names: Sequence[str], width: int = 28) -> str:
     """The names in a row, cut after about `width` characters with the number of those left out."""
     text = ", ".join(names)

@@ -89,7 +89,7 @@ def pseudo_labels(collection: Collection) -> Table | None:
     columns = {"threshold": 3, "target": 2, "per_image": 2, "true_per_image": 2, "precision": 1, "recall": 1}
     rows = []
     for group in _by_setting(collection):
-        told = [_pseudo_by_session(run) for run in group.shown]
+        told = [run.pseudo_labels for run in group.shown]
         for session in sorted({session for one in told for session in one}):
             records = [one[session] for one in told if session in one]
             figures = [
@@ -237,11 +237,6 @@ def _of_setting(
     again = slugs[:place].count(slugs[place])
     slug = f"{slugs[place]}-{again + 1}" if again else slugs[place]
     return Table(f"{key}-{slug}", f"{title}: {setting}", note, headings, rows)
-
-
-def _pseudo_by_session(run: RunRecord) -> dict[int, Mapping[str, Any]]:
-    lines = [line for line in run.metrics if isinstance(line.get("pseudo_labels"), Mapping)]
-    return {int(line["session"]): line["pseudo_labels"] for line in lines if "session" in line}
 
 
 def _train_seconds(run: RunRecord) -> float | None:

@@ -5,7 +5,7 @@ Each function returns None where there is nothing to draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,6 @@ _PANELS = {
     "precision": "precision, percent",
     "recall": "recall, percent",
 }
-_NOTES = {"threshold": "threshold", "pseudo_labels_per_image": "per_image", "target": "target"}
 Course = dict[int, float]  # by session
 
 
@@ -47,19 +46,10 @@ def pseudo_label_course(group: Group, key: str) -> Course:
     """One figure of the pseudo labels after each session, mean over seeds; empty if there is none."""
     values: dict[int, list[float]] = {}
     for run in group.shown:
-        for session, figures in _pseudo_labels(run):
+        for session, figures in run.pseudo_labels.items():
             if figures.get(key) is not None:
                 values.setdefault(session, []).append(figures[key])
     return {session: float(np.mean(values[session])) for session in sorted(values)}
-
-
-def _pseudo_labels(run: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = [line for line in run.metrics if isinstance(line.get("pseudo_labels"), Mapping)]
-    yield from ((line["session"], line["pseudo_labels"]) for line in lines)
-    if not lines:  # an older run tells part of it in its notes
-        for session in run.sessions:
-            if "pseudo_labels_per_image" in session["notes"]:
-                yield session["session"], {ours: session["notes"].get(key) for key, ours in _NOTES.items()}
 
 
 @styled
