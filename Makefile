@@ -19,12 +19,13 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/sessions.py
 
 # Seven methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
 bench-demo: $(READY)
 	$(BIN)/mlcil bench benchmarks/digits.yaml --seeds 0,1,2 --jobs 2 --out runs/bench-demo
 
-# Every method through all sessions of the digits: nineteen runs, for a night.
+# Every method through all sessions of the digits: twenty-one runs, for a night.
 methods: $(READY)
 	$(BIN)/mlcil bench benchmarks/digits-methods.yaml --jobs 2 --out runs/digits-methods
 

@@ -7,6 +7,7 @@ from hypothesis.extra.numpy import arrays
 from mlcil.core.errors import UserError
 from mlcil.data.images import DataSet, LabelledImages
 from mlcil.data.protocol import Protocol, class_order, make_protocol, parse_protocol
+from mlcil.training.checks import poisoned
 
 
 def data_of(train, test=None, classes=None):
@@ -221,6 +222,110 @@ def test_hidden_labels_change_nothing(protocol, seed):
         np.testing.assert_array_equal(session.indices, other.indices)
         np.testing.assert_array_equal(session.labels, other.labels)
         np.testing.assert_array_equal(session._annotations, other._annotations)
+
+
+parts = st.sampled_from([0.1, 0.3, 0.5])
+
+
+def same_session(one, other):
+    for name in ("indices", "labels", "_annotations"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for ours, theirs in zip(one.validation, other.validation, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@given(protocols(), st.integers(0, 99))
+def test_without_a_part_nothing_is_set_aside(protocol, seed):
+    for session, other in zip(protocol.sessions(), protocol.sessions(0.0, seed), strict=True):
+        same_session(session, other)
+        assert session.validation.indices.dtype == np.int64
+        assert session.validation.labels.shape == (0, session.stop)
+        assert session.validation.labels.dtype == np.int8
+
+
+@given(protocols(), parts, st.integers(0, 99))
+def test_what_is_set_aside_and_what_is_trained_on_are_together_the_session(protocol, part, seed):
+    for session, whole in zip(protocol.sessions(part, seed), protocol.sessions(), strict=True):
+        indices = np.concatenate([session.indices, session.validation.indices])
+        labels = np.concatenate([session.labels, session.validation.labels])
+        order = np.argsort(indices)
+        np.testing.assert_array_equal(indices[order], whole.indices)
+        np.testing.assert_array_equal(labels[order], whole.labels)
+        assert (np.diff(session.indices) > 0).all()
+        assert (np.diff(session.validation.indices) > 0).all()
+
+
+@given(protocols(), parts, st.integers(0, 99))
+def test_no_image_is_set_aside_that_was_trained_on_before(protocol, part, seed):
+    trained = set()
+    for session in protocol.sessions(part, seed):
+        trained |= set(session.indices.tolist())
+        assert not trained & set(session.validation.indices.tolist())
+
+
+@given(protocols(), parts, st.integers(0, 99))
+def test_every_new_class_keeps_an_image_to_train_on(protocol, part, seed):
+    for session in protocol.sessions(part, seed):
+        assert (session.labels[:, session.first :] == 1).any(axis=0).all()
+
+
+@given(protocols(), parts, st.integers(0, 99))
+def test_labels_that_a_session_may_not_see_do_not_decide_what_is_set_aside(protocol, part, seed):
+    for session, other in zip(protocol.sessions(part, seed), poisoned(protocol).sessions(part, seed), strict=True):
+        same_session(session, other)
+
+
+def many_images(classes=4, images=600):
+    rng = np.random.default_rng(0)
+    labels = (rng.random((images, classes)) < 0.5).astype(np.int8)
+    return make_protocol(data_of(labels), "B0-C2")
+
+
+def test_the_same_images_are_set_aside_in_every_session_they_occur_in():
+    first, second = many_images().sessions(0.25, 7)
+    assert len(first.validation.indices) == pytest.approx(0.25 * 600 * 0.75, rel=0.3)
+    aside, trained = (
+        {row for session in (first, second) for row in rows(session).tolist()}
+        for rows in (lambda session: session.validation.indices, lambda session: session.indices)
+    )
+    assert not aside & trained
+    assert set(first.validation.indices.tolist()) & set(second.validation.indices.tolist())
+
+
+def test_the_seed_and_the_row_alone_decide():
+    protocol = many_images()
+    rows = [set(protocol.sessions(0.25, seed)[0].validation.indices.tolist()) for seed in (0, 1)]
+    assert rows[0] != rows[1]
+    assert rows[0] < set(protocol.sessions(0.4, 0)[0].validation.indices.tolist())
+    train = protocol.data.train
+    shorter = LabelledImages(train.paths[:300], train.labels[:300], train.classes, "train")
+    half = Protocol(DataSet(shorter, protocol.data.test), protocol.sizes).sessions(0.25, 0)[0]
+    assert set(half.validation.indices.tolist()) == {row for row in rows[0] if row < 300}
+    # Stored: what is set aside by a seed must never change.
+    assert sorted(rows[0])[:5] == [0, 5, 11, 17, 18]
+
+
+def test_images_go_back_to_training_where_a_class_would_have_none():
+    # All images are alike but the last, which alone has the class "b", and "c" of a later session.
+    labels = np.array([[1, 0, 0]] * 11 + [[0, 1, 1]] + [[0, 0, 1]] * 9, np.int8)
+    protocol = make_protocol(data_of(labels, classes=("a", "b", "c")), "B2-C1")
+    seed = next(seed for seed in range(99) if 11 in without_guard(protocol, 0.3, seed))
+    first, second = protocol.sessions(0.3, seed)
+    assert 11 in first.indices
+    assert len(first.validation.indices)
+    assert 11 in second.indices  # trained on once, so of no use for validation
+
+
+def without_guard(protocol, part, seed):
+    """The rows set aside if every class had them all: in one session over a class that all images show."""
+    everywhere = data_of(np.ones((len(protocol.data.train.labels), 1)))
+    return make_protocol(everywhere, "joint").sessions(part, seed)[0].validation.indices
+
+
+def test_what_is_set_aside_holds_no_view_of_the_labels():
+    session = many_images().sessions(0.25)[1]
+    assert not np.shares_memory(session.validation.labels, session._annotations)
+    assert (session.validation.labels[:, : session.first] == -1).all()
 
 
 @given(protocols())

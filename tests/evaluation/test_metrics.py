@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import average_precision_score
 
-from mlcil.evaluation.metrics import average_precision, backward_transfer, f1_scores, forgetting
+from mlcil.evaluation.metrics import (
+    average_precision,
+    backward_transfer,
+    expected_calibration_error,
+    f1_scores,
+    forgetting,
+)
 
 NAN = float("nan")
 SHAPE = (12, 3)
@@ -68,7 +74,7 @@ def test_no_image_gives_nan_per_class():
     assert np.isnan(ap).all()
 
 
-@pytest.mark.parametrize("metric", [average_precision, lambda s, y: f1_scores(s, y, 0.5)])
+@pytest.mark.parametrize("metric", [average_precision, lambda s, y: f1_scores(s, y, 0.5), expected_calibration_error])
 def test_wrong_input_is_refused(metric):
     with pytest.raises(ValueError, match="must both be"):
         metric(np.zeros((2, 3)), np.zeros((2, 2)))
@@ -80,6 +86,51 @@ def test_the_threshold_is_strict_also_in_single_precision():
     scores, labels = np.array([[0.8]], np.float32), np.array([[1]], np.int8)
     assert f1_scores(scores, labels, 0.8) == (0, 0, 0)
     assert f1_scores(np.nextafter(scores, np.float32(1)), labels, 0.8) == (1, 1, 1)
+
+
+@settings(deadline=None)
+@given(tied_scores, some_labels)
+def test_a_threshold_per_class_is_as_good_as_moving_the_scores(scores, labels):
+    thresholds = np.array([0.1, 0.25, 0.5])
+    assert f1_scores(scores, labels, thresholds) == f1_scores(scores - thresholds, labels, 0.0)
+    assert f1_scores(scores, labels, np.full(3, 0.25)) == f1_scores(scores, labels, 0.25)
+
+
+@pytest.mark.parametrize("thresholds", [np.zeros(2), np.zeros((12, 3)), np.zeros((1, 3))])
+def test_there_must_be_a_threshold_for_each_class(thresholds):
+    with pytest.raises(ValueError, match="expected one per class"):
+        f1_scores(np.zeros(SHAPE), np.zeros(SHAPE, np.int8), thresholds)
+
+
+def test_calibration_error_by_hand():
+    scores, labels = np.array([[0.1, 0.3], [0.6, 0.9]]), np.array([[0, 1], [1, 1]], np.int8)
+    # Below 0.5 the mean score is 0.2 and half are present; above, 0.75 and all: (2 * 0.3 + 2 * 0.25) / 4.
+    assert expected_calibration_error(scores, labels, bins=2) == pytest.approx(0.275)
+    # In one bin, 0.475 against 0.75.
+    assert expected_calibration_error(scores, labels, bins=1) == pytest.approx(0.275)
+    # Each in a bin of its own: |0.1|, |0.3 - 1|, |0.6 - 1|, |0.9 - 1|.
+    assert expected_calibration_error(scores, labels) == pytest.approx((0.1 + 0.7 + 0.4 + 0.1) / 4)
+    # Errors of opposite sign cancel within a bin alone.
+    assert expected_calibration_error(column(0.2, 0.8), column(1, 0), bins=2) == pytest.approx(0.8)
+    assert expected_calibration_error(column(0.2, 0.8), column(1, 0), bins=1) == pytest.approx(0)
+
+
+def test_a_score_on_an_edge_belongs_to_the_bin_above_and_one_to_the_last():
+    assert expected_calibration_error(column(0.25, 0.5), column(1, 0), bins=2) == pytest.approx((0.75 + 0.5) / 2)
+    assert expected_calibration_error(column(0.5, 1.0), column(1, 0), bins=2) == pytest.approx(0.25)
+    assert expected_calibration_error(column(0.0, 1.0), column(0, 1)) == 0
+
+
+def test_unknown_labels_are_left_out_of_the_calibration_error():
+    scores, labels = column(0.1, 0.9, 7.0), column(0, 0, -1)
+    assert expected_calibration_error(scores, labels, bins=2) == pytest.approx(0.5)
+    assert expected_calibration_error(scores, column(-1, -1, -1)) == 0
+
+
+@pytest.mark.parametrize("score", [-0.01, 1.01, np.inf])
+def test_only_probabilities_have_a_calibration_error(score):
+    with pytest.raises(ValueError, match=r"expected probabilities in 0\.\.1"):
+        expected_calibration_error(column(0.5, score), column(0, 1))
 
 
 def test_a_class_without_a_positive_counts_in_of1_only():

@@ -5,6 +5,7 @@ import pytest
 
 from mlcil.core.errors import UserError
 from mlcil.core.files import write_json
+from mlcil.evaluation.calibration import Calibration
 from mlcil.evaluation.results import evaluate, load_results, session_from_dict, summarise
 
 HEADER = {"method": "krt", "data": "digits", "protocol": "B0-C1", "seed": 0, "backbone": "tiny"}
@@ -36,6 +37,54 @@ def test_a_session_in_percent():
     assert two.f1["of1@0.5"] == pytest.approx(400 / 7)
     names = {f"{name}@{t}" for name in ("cf1", "cf1_of_means", "of1") for t in (0.5, 0.8)}
     assert set(two.f1) == names
+
+
+def test_the_calibration_error_stands_in_every_session():
+    one, two = two_sessions()
+    assert one.calibration == {"ece": pytest.approx(10)}
+    assert two.calibration.keys() == {"ece"}
+    assert one.bytes_kept is None
+
+
+def test_stored_thresholds_and_temperatures_stand_beside_the_fixed_ones():
+    calibration = Calibration(np.array([0.05, 0.8, 0.5]), np.array([2.0, 4.0, 4.0]))
+    found = evaluate(
+        *SECOND, 1, ["a", "b", "never"], 0, [], 12, 2.5, {}, calibration.thresholds, calibration, bytes_kept=7
+    )
+    assert found.calibration["thresholds"] == {"a": 0.05, "b": 0.8, "never": 0.5}
+    assert found.calibration["temperature"] == 4
+    plain = evaluate(*SECOND, 1, ["a", "b", "never"], 0, [], 12, 2.5, {})
+    assert found.calibration["ece"] == plain.calibration["ece"] != found.calibration["ece_calibrated"]
+    # "a": all three claimed, one rightly, F1 1/2; "b": both found.
+    assert found.f1["cf1@stored"] == pytest.approx(75)
+    assert found.f1["of1@stored"] == pytest.approx(100 * 2 * 3 / (5 + 3))
+    assert {key: value for key, value in found.f1.items() if "stored" not in key} == plain.f1
+    assert found.f1["cf1_of_means@stored"] > 0
+    assert found.bytes_kept == 7
+    assert json.loads(json.dumps(summarise(HEADER, [found], True)))["sessions"][0]["calibration"] == found.calibration
+
+
+def test_a_methods_own_thresholds_need_no_calibration():
+    found = evaluate(*FIRST, 1, ["a"], 0, [], 10, 1.5, {}, np.array([0.95]))
+    assert found.calibration == {"ece": pytest.approx(10), "thresholds": {"a": 0.95}}
+    assert found.f1["of1@stored"] == 0
+
+
+def test_scores_that_are_no_probabilities_have_no_calibration_error():
+    scores, labels = FIRST
+    assert evaluate(3 * scores, labels, 1, ["a"], 0, [], 10, 1.5, {}).calibration == {"ece": None}
+    rounded = np.array([[1 + 1e-7], [-1e-7]])
+    assert evaluate(rounded, labels, 1, ["a"], 0, [], 10, 1.5, {}).calibration["ece"] == pytest.approx(0, abs=1e-4)
+
+
+def test_older_results_are_read(tmp_path):
+    record = summarise(HEADER, two_sessions(), True)
+    for session in record["sessions"]:
+        del session["calibration"], session["bytes_kept"]
+    write_json(tmp_path / "results.json", record)
+    found = session_from_dict(load_results(tmp_path)["sessions"][1])
+    assert (found.calibration, found.bytes_kept) == ({}, None)
+    assert found.map == two_sessions()[1].map
 
 
 def test_the_summary():

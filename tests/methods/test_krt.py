@@ -71,7 +71,7 @@ def test_online_labels_follow_the_batch(world):
         with torch.no_grad():
             scores = torch.sigmoid(method.teacher(one.images).logits)
             logits = method.tagger(one.images).logits
-        expected = method.classification(logits, restore(one.labels, scores, method.threshold))
+        expected = method.classification(logits, restore(one.labels, scores > method.threshold))
         assert torch.equal(method.losses(one)["classification"].detach(), expected)
     assert (batch.labels[:, :2] == -1).all()  # the stored labels stay unknown
 
@@ -290,3 +290,52 @@ def test_the_threshold_is_measured_on_the_sessions_images_alone(world, monkeypat
 def test_width_must_be_a_multiple_of_heads(world):
     with pytest.raises(UserError, match=r"^krt: width 20 is not a multiple of heads 8$"):
         world.make("krt", width=20, heads=8)
+
+
+def test_recall_by_class_learns_from_true_labels_then_from_accepted_ones(world):
+    method, session = opened(world, 1, recall="per_class", steps=2)
+    world.train(session, 2)
+    method.after_session(session, world.infer)
+    with torch.no_grad():
+        scores = method.tagger.eval()(world.images[session.indices]).logits.sigmoid()
+    for column in range(2):
+        own = scores[torch.from_numpy(session.labels[:, column] == 1), column]
+        assert method.recall.confidence[column].item() == pytest.approx(own.mean().item(), rel=1e-5)
+    later = world.sessions()[1]
+    known = method.recall
+    method.before_session(later, world.infer)
+    accepted = torch.from_numpy(method.pseudo_labels())
+    with torch.no_grad():
+        old = method.teacher(world.images[later.indices]).logits.sigmoid()
+    assert torch.equal(accepted, known.accepts(old))
+    assert accepted.any()
+    assert method.search is None  # no target count is asked for
+    world.train(later, 2)
+    method.after_session(later, world.infer)
+    with torch.no_grad():
+        now = method.tagger.eval()(world.images[later.indices]).logits.sigmoid()
+    seen = accepted.any(0)
+    for column in torch.arange(2)[seen]:
+        expected = now[accepted[:, column], column].mean().item()
+        assert method.recall.confidence[column].item() == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(method.recall.confidence[:2][~seen], known.confidence[~seen])
+    assert method.notes()["mean_threshold"] == pytest.approx(method.recall.confidence.mean().item(), rel=1e-5)
+
+
+def test_online_labels_of_recall_by_class_follow_each_class(world):
+    method, session = opened(world, recall="per_class", ica=False, entropy_gate=False)
+    method.tagger.eval()
+    batch = world.batch(session)
+    with torch.no_grad():
+        scores = torch.sigmoid(method.teacher(batch.images).logits)
+        expected = restore(batch.labels, scores >= method.recall.confidence)
+        logits = method.tagger(batch.images).logits
+    assert torch.equal(method.losses(batch)["classification"].detach(), method.classification(logits, expected))
+
+
+def test_a_state_of_before_there_was_recall_by_class_loads(world):
+    method, _ = opened(world)
+    tensors, values = method.state()
+    older = {name: value for name, value in tensors.items() if not name.startswith("recall.")}
+    world.make("krt").load_state(type(method.state())(older, values))
+    assert len(world.method.recall.count) == 0

@@ -6,7 +6,15 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mlcil.methods.pseudo_labels import HIGHEST, LOWEST, find_threshold, rate_per_image, restore
+from mlcil.methods.pseudo_labels import (
+    HIGHEST,
+    LOWEST,
+    ClassRecall,
+    binary_entropy,
+    find_threshold,
+    rate_per_image,
+    restore,
+)
 
 CAP = 2000
 
@@ -128,7 +136,7 @@ def test_restore_fills_unknown_old_columns_alone():
     labels = torch.tensor([[-1, -1, 1, 0], [0, 1, 0, 1], [1, -1, -1, 1]], dtype=torch.int8)
     scores = torch.tensor([[0.9, 0.2], [0.9, 0.2], [0.1, 0.9]])
     before = labels.clone()
-    restored = restore(labels, scores, 0.8)
+    restored = restore(labels, scores > 0.8)
     assert restored.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, -1, 1]]
     assert restored.dtype == labels.dtype
     assert torch.equal(labels, before)
@@ -136,14 +144,14 @@ def test_restore_fills_unknown_old_columns_alone():
 
 def test_restore_is_strict():
     labels = torch.full((1, 3), -1, dtype=torch.int8)
-    assert restore(labels, torch.tensor([[0.5, 0.75, 1.0]]), 0.75).tolist() == [[0, 0, 1]]
-    assert restore(labels, torch.ones(1, 3), 1.0).tolist() == [[0, 0, 0]]
+    assert restore(labels, torch.tensor([[0.5, 0.75, 1.0]]) > 0.75).tolist() == [[0, 0, 1]]
+    assert restore(labels, torch.ones(1, 3) > 1.0).tolist() == [[0, 0, 0]]
 
 
 def test_restored_labels_have_the_mean_count_that_was_found():
     scores = made_up_scores("uniform", 1, 200, 5).astype(np.float32)
     found = find_threshold(scores, 1.7)
-    restored = restore(torch.full((200, 5), -1, dtype=torch.int8), torch.from_numpy(scores), found.value)
+    restored = restore(torch.full((200, 5), -1, dtype=torch.int8), torch.from_numpy(scores) > found.value)
     assert restored.sum().item() / 200 == pytest.approx(found.mean_count)
 
 
@@ -163,3 +171,49 @@ def test_one_label_per_image_says_nothing():
 def test_unknown_labels_do_not_count():
     labels = np.array([[1, 1, -1], [1, -1, 0]], np.int8)
     assert rate_per_image(labels) == rate_per_image(labels.clip(min=0))
+
+
+@given(seed=st.integers(0, 10**6), gate=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_recall_by_class_is_the_mean_over_its_positives(seed, gate):
+    rng = np.random.default_rng(seed)
+    scores = rng.random((30, 4)).astype(np.float32)
+    positives = rng.random((30, 4)) < 0.3
+    positives[:, 3] = False  # a class that has never been seen
+    recall = ClassRecall.empty().refreshed(torch.from_numpy(scores), torch.from_numpy(positives))
+    new = rng.random((20, 4)).astype(np.float32)
+    found = recall.accepts(torch.from_numpy(new), gate).numpy()
+    for column in range(4):
+        of_class = scores[positives[:, column], column].astype(np.float64)
+        entropy = -(of_class * np.log(of_class) + (1 - of_class) * np.log(1 - of_class))
+        for row in range(20):
+            p = float(new[row, column])
+            sure = len(of_class) > 0 and p >= of_class.mean() - 1e-6
+            unsure = -(p * np.log(p) + (1 - p) * np.log(1 - p))
+            expected = sure and (not gate or unsure <= entropy.mean() + 1e-6)
+            assert found[row, column] == expected
+    assert np.array_equal(recall.count.numpy(), positives.sum(0))
+
+
+def test_a_class_without_positives_keeps_what_was_known_of_it():
+    first = ClassRecall.empty().refreshed(torch.tensor([[0.9], [0.7]]), torch.tensor([[True], [True]]))
+    scores, positives = torch.tensor([[0.2, 0.6], [0.3, 0.8]]), torch.tensor([[False, True], [False, True]])
+    second = first.refreshed(scores, positives)
+    torch.testing.assert_close(second.confidence, torch.tensor([0.8, 0.7]))
+    assert second.count.tolist() == [2, 2]
+    assert torch.equal(second.entropy[:1], first.entropy)
+    third = second.refreshed(scores, positives.flip(1))
+    torch.testing.assert_close(third.confidence, torch.tensor([0.25, 0.7]))  # refreshed by what is accepted now
+
+
+def test_entropy_of_certainty_is_zero():
+    found = binary_entropy(torch.tensor([0.0, 0.5, 1.0]))
+    torch.testing.assert_close(found, torch.tensor([0.0, float(np.log(2)), 0.0]))
+
+
+def test_the_entropy_gate_refuses_what_is_likely_but_unsure():
+    # Scores of 0.99 and 0.51: their mean is 0.75, their mean entropy 0.37, that of 0.75 is 0.56.
+    recall = ClassRecall.empty().refreshed(torch.tensor([[0.99], [0.51]]), torch.ones(2, 1).bool())
+    score = torch.tensor([[0.76], [0.95]])
+    assert recall.accepts(score, gate=False).tolist() == [[True], [True]]
+    assert recall.accepts(score, gate=True).tolist() == [[False], [True]]

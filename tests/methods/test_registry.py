@@ -13,7 +13,7 @@ from mlcil.training.config import RunSettings, make_config
 
 NAMES = (
     *("ft", "joint", "probes", "lwf", "oewc", "prs", "ocdm", "er", "icarl", "bic", "tpcil", "podnet", "derpp", "l2p"),
-    *("krt", "kd", "krt_without_dpl", "krt_without_ica", "krt_with_kd"),
+    *("krt", "kd", "krt_without_dpl", "krt_without_ica", "krt_with_kd", "class_queries", "analytic"),
 )
 
 
@@ -92,7 +92,7 @@ def test_a_name_stands_once(install):
 
 def test_every_method_of_the_comparison_is_there(install):
     install()
-    assert len(NAMES) == 19
+    assert len(NAMES) == 21
     assert set(registry.all_methods()) == set(NAMES)
 
 

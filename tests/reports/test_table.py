@@ -60,6 +60,19 @@ def test_joint_stands_in_the_last_column():
     assert second[-1] == "-"
 
 
+def test_stored_thresholds_have_columns_where_a_run_has_them():
+    calibrated, other = a_run(), a_run("ft")
+    for session in calibrated["sessions"]:
+        session["f1"] |= {"cf1@stored": 61.0, "of1@stored": 62.0}
+    head, _, first, second = cells(to_markdown([calibrated, other]))
+    assert head[-5:] == ["CF1@0.8", "OF1@0.8", "CF1@stored", "OF1@stored", "forgetting"]
+    assert first[-3:-1] == ["61.0", "62.0"]
+    assert second[-3:-1] == ["-", "-"]
+    unfinished = cells(to_markdown([calibrated, a_run("ft", (2,), finished=False)]))[-1]
+    assert len(unfinished) == len(head)
+    assert "OF1@stored" in printed(run_table(calibrated))
+
+
 def test_an_unfinished_run_shows_its_sessions_but_no_final_figures():
     row = cells(to_markdown([a_run(), a_run("ft", (2,), finished=False)]))[-1]
     assert row[0] == "ft (unfinished)"

@@ -69,6 +69,25 @@ def test_the_summary_averages_finished_runs_only(collection):
         assert column(table, heading)[1].mean == value
 
 
+def test_figures_of_calibration_stand_in_the_summary_only_if_a_finished_run_has_thresholds(collection, tmp_path):
+    plain = tables.summary(collection)
+    assert plain.headings[4:] == ["average mAP", "last mAP", "CF1@0.8", "OF1@0.8", "forgetting", "BWT"]
+    stored = {"cf1@stored": 61.0, "of1@stored": 62.0}
+    edit_sessions(tmp_path / "oewc", lambda session: session["f1"].update(stored))  # not done
+    assert tables.summary(collect([tmp_path])).headings == plain.headings
+    edit_sessions(tmp_path / "krt-0", lambda session: session["f1"].update(stored))
+    table = tables.summary(collect([tmp_path]))
+    place = table.headings.index("OF1@0.8") + 1
+    assert table.headings[place:] == ["CF1@stored", "OF1@stored", "ECE", "forgetting", "BWT"]
+    assert "ECE is the expected calibration error" in table.note
+    row = next(row for row in table.rows if row.cells[1] == "krt")
+    assert row.cells[place : place + 2] == [Spread(61.0, None, 1), Spread(62.0, None, 1)]
+    krt = group_named(collection, "krt")
+    assert row.cells[place + 2].mean == fmean(run.sessions[-1]["calibration"]["ece"] for run in krt.runs)
+    edit_sessions(tmp_path / "krt-0", lambda session: session["calibration"].update(ece_calibrated=3.0))
+    assert column(tables.summary(collect([tmp_path])), "ECE calibrated").count(Spread(3.0, None, 1)) == 1
+
+
 def test_joint_has_no_average_and_forgets_nothing_and_an_unfinished_group_has_no_figures(collection):
     table = tables.summary(collection)
     joint, unfinished = texts(table)[2:]

@@ -26,12 +26,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "icarl faithful": {"cls_scope": "new", "scores": "nme", "missing": "ignore"},
     "tpcil hebbian": {"pairs": "hebbian", "buffer": "total:9"},
     "bic fixed total": {"buffer": "total:9", "replay": "paired"},
+    "analytic attention": {"base": "attention", "width": 16, "heads": 4, "expansion": 16, "pseudo_above": 0.6},
     "oewc true fisher": {"fisher": "true", "gamma": 0.5, "weight": 1e4},
     "lwf faithful": {"missing": "ignore"},
     "prs offline bce": {"loss": "bce", "rho": 0.5, "micro_batch": 3},
     "podnet stronger": {"spatial_weight": 500.0, "ema": 0.9},
     "l2p without buffer": SMALL_PROMPTS | {"buffer": "0", "augment": "randaugment"},
     "krt strict": SMALL_ATTENTION | {"buffer": "total:7", "exemplar_labels": "stored_only", "pseudo": "fixed"},
+    "krt per class": SMALL_ATTENTION | {"recall": "per_class", "pseudo": "fixed"},
     "krt paired": SMALL_ATTENTION | {"replay": "paired", "selection": "random"},
 }
 
@@ -39,7 +41,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def values_of(name: str) -> dict[str, Any]:
     if name in VARIANTS:
         return VARIANTS[name]
-    return SMALL_PROMPTS if name == "l2p" else SMALL_ATTENTION if name.startswith("krt") else {}
+    if name == "analytic":
+        return {"expansion": 16}
+    return SMALL_PROMPTS if name == "l2p" else SMALL_ATTENTION if name.startswith(("krt", "class")) else {}
 
 
 CASES = {name: (all_methods()[name.split()[0]], values_of(name)) for name in (*all_methods(), *VARIANTS)}

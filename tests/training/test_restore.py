@@ -1,5 +1,6 @@
 """A run loaded from its folder says to the bit what it said when it was trained, and asks for nothing else."""
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,16 @@ from mlcil.data.loading import BatchLoader
 from mlcil.data.pixels import open_pixels
 from mlcil.training import run as run_module
 from mlcil.training.config import make_config
+from mlcil.training.folder import load_state, save_state
 from mlcil.training.prepare import prepare_data, prepare_method
 from mlcil.training.restore import _take_normalisation, open_run, predict, prepare_images, read_images
 
 from .tiny import settings
 
-VARIANTS = {"ft": settings("ft", epochs=1), "krt": settings("krt", buffer="2", epochs=1, ema=0.9)}
+VARIANTS = {
+    "ft": settings("ft", epochs=1),
+    "krt": settings("krt", buffer="2", epochs=1, ema=0.9, validation=0.3),
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,36 @@ def test_any_finished_session_can_be_had(trained):
     assert [run.session_of(column) for column in range(5)] == [1, 1, 1, 2, 2]
     assert not run.method.tagger.training
     assert open_run(trained["krt"][0]).classes == tuple("0123456")
+
+
+def test_the_calibration_comes_with_the_model(trained):
+    folder = trained["krt"][0]
+    sessions = json.loads((folder / "results.json").read_text())["sessions"]
+    for number, stored in enumerate(sessions, start=1):
+        run = open_run(folder, number)
+        assert run.thresholds.tolist() == run.calibration.thresholds.tolist()
+        assert run.thresholds.tolist() == list(stored["calibration"]["thresholds"].values())
+        assert run.calibration.temperatures[-1] == stored["calibration"]["temperature"]
+
+
+def test_a_run_without_a_validation_part_has_no_calibration(trained):
+    run = open_run(trained["ft"][0])
+    assert run.calibration is run.thresholds is None
+
+
+def test_a_methods_own_thresholds_come_first(trained, monkeypatch):
+    run = open_run(trained["krt"][0])
+    monkeypatch.setattr(run.method, "thresholds", lambda: np.full(7, 0.25))
+    assert run.thresholds.tolist() == [0.25] * 7
+
+
+@pytest.mark.parametrize("calibration", [{"thresholds": [0.5], "temperatures": [1.0]}, {"thresholds": [0.5] * 7}, []])
+def test_a_calibration_that_does_not_fit(copied, calibration):
+    file = copied / "session-03" / "state.safetensors"
+    tensors, values = load_state(file)
+    save_state(file, tensors, values | {"calibration": calibration})
+    with pytest.raises(UserError, match=r"state\.safetensors does not fit the run's config\.yaml: calibration"):
+        open_run(copied)
 
 
 def test_no_image_gives_no_score(trained):

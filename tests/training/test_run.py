@@ -1,5 +1,6 @@
 """Whole runs: what they write, that they resume to the bit, and that they read no hidden label."""
 
+import io
 import json
 import os
 import signal
@@ -12,16 +13,24 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from numpy.typing import NDArray
 from PIL import Image
+from rich.console import Console
 
 from mlcil.core.errors import UserError
+from mlcil.data.protocol import Session
 from mlcil.data.sources import load
-from mlcil.evaluation.metrics import average_precision
+from mlcil.evaluation.calibration import Calibration
+from mlcil.evaluation.metrics import average_precision, expected_calibration_error, f1_scores
 from mlcil.evaluation.scores import load_scores
+from mlcil.methods.base import Inference, TrainingSet
+from mlcil.methods.finetune import FineTuning
+from mlcil.methods.registry import all_methods
 from mlcil.training import prepare
 from mlcil.training import run as run_module
 from mlcil.training.checks import poisoned
 from mlcil.training.config import make_config
+from mlcil.training.folder import load_state
 from mlcil.training.run import run
 
 from .tiny import final_state, outcome, settings
@@ -31,7 +40,32 @@ VARIANTS = {
     "joint": settings("joint", epochs=3),
     "krt": settings("krt"),
     "krt-r": settings("krt", buffer="2", ema=0.9, clip_norm=5.0),
+    "er-v": settings("er", buffer="2", validation=0.4, base_lr=1e-2, lr=1e-2),
 }
+
+
+class Still(FineTuning):
+    """Trains in its first session alone, and later gives each new class a head of its own by formula."""
+
+    name = "still"
+
+    def trains(self, session: Session) -> bool:
+        return session.number == 1
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        super().before_session(session, infer)
+        self.tagger.requires_grad_(session.number == 1)  # an optimiser would find nothing to change
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        super().after_session(session, infer)
+        if session.number > 1:
+            mean = torch.from_numpy(infer(self.pooled, session.indices).mean(axis=0))
+            with torch.no_grad():
+                for parameter in self.tagger.heads[-1].parameters():
+                    parameter.copy_(mean if parameter.ndim > 1 else -mean.square().sum())
+
+    def thresholds(self) -> NDArray[np.float64]:
+        return np.linspace(0.2, 0.4, sum(self.tagger.sizes))
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +111,107 @@ def test_test_scores_are_kept_and_give_the_results_again(whole: dict[str, Path])
     last = outcome(whole["krt-r"])["sessions"][-1]
     assert list(scored.classes) == last["classes"]
     assert 100 * average_precision(scored.scores, scored.labels) == pytest.approx(list(last["ap"].values()))
+
+
+def test_a_run_with_a_validation_part_keeps_thresholds_and_temperatures(whole: dict[str, Path]) -> None:
+    calibrations = []
+    for number, session in enumerate(outcome(whole["er-v"])["sessions"], start=1):
+        folder = whole["er-v"] / f"session-{number:02d}"
+        calibration = Calibration.from_values(load_state(folder / "state.safetensors")[1]["calibration"])
+        found, scored = session["calibration"], load_scores(folder / "scores.safetensors")
+        assert list(found["thresholds"]) == session["classes"]
+        assert list(found["thresholds"].values()) == calibration.thresholds.tolist()
+        assert found["temperature"] == calibration.temperatures[-1]
+        f1 = f1_scores(scored.scores, scored.labels, calibration.thresholds)
+        assert [session["f1"][f"{name}@stored"] for name in f1._fields] == [100 * value for value in f1]
+        probabilities = calibration.probabilities(scored.scores)
+        assert found["ece"] == 100 * expected_calibration_error(scored.scores, scored.labels)
+        assert found["ece_calibrated"] == 100 * expected_calibration_error(probabilities, scored.labels)
+        calibrations.append(calibration)
+    first, _, last = calibrations
+    assert [len(one.thresholds) for one in calibrations] == [3, 5, 7]
+    assert last.thresholds[:3].tolist() == first.thresholds.tolist()
+    assert last.temperatures[:3].tolist() == first.temperatures.tolist()
+    assert len(set(last.temperatures.tolist())) > 1
+    assert set(last.thresholds.tolist()) != {0.5}
+
+
+def test_without_a_validation_part_only_the_error_is_told(whole: dict[str, Path]) -> None:
+    for session in outcome(whole["ft"])["sessions"]:
+        assert session["calibration"].keys() == {"ece"}
+        assert not any("stored" in key for key in session["f1"])
+    assert "calibration" not in load_state(whole["ft"] / "session-03" / "state.safetensors")[1]
+
+
+def test_the_size_of_what_a_method_keeps_is_told(whole: dict[str, Path]) -> None:
+    for name in ("ft", "krt-r"):
+        kept = sum(value.numel() * value.element_size() for value in final_state(whole[name]).values())
+        assert outcome(whole[name])["sessions"][-1]["bytes_kept"] == kept
+
+
+def test_images_set_aside_are_never_trained_on_nor_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, measured = [], []
+    start, calibrate = run_module.SessionTraining.__init__, run_module._Run._calibrate
+
+    def note_training(loop: object, method: object, number: int, training: TrainingSet, *others: object) -> None:
+        trained.append(set(training.indices.tolist()))
+        start(loop, method, number, training, *others)  # type: ignore[arg-type]
+
+    def note_validation(launch: object, session: Session) -> None:
+        measured.append(set(session.validation.indices.tolist()))
+        calibrate(launch, session)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run_module.SessionTraining, "__init__", note_training)
+    monkeypatch.setattr(run_module._Run, "_calibrate", note_validation)
+    run(make_config(VARIANTS["er-v"]), tmp_path / "run")
+    assert [len(rows) > 0 for rows in measured] == [True] * 3
+    for number, rows in enumerate(measured):
+        assert not rows & set().union(*trained[: number + 1])
+
+
+def test_a_session_without_anything_to_train_is_learned_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(all_methods(), "still", Still)
+    values, said = settings("still", epochs=1, validation=0.3), io.StringIO()
+    results = run(make_config(values), tmp_path / "whole", Console(file=said, force_terminal=True, width=140))
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [(one["session"], one["epoch"], "map" in one) for one in lines] == [
+        (1, 1, False),
+        (1, 1, True),
+        (2, 0, True),
+        (3, 0, True),
+    ]
+    assert all(one["train_seconds"] > 0 for one in results["sessions"])
+    assert "session 3/3: 5, 6; " in said.getvalue()
+    heads = [value for key, value in final_state(tmp_path / "whole").items() if "heads.2" in key]
+    assert heads
+    assert all(torch.equal(value, value[:1].expand_as(value)) for value in heads)  # by formula, both classes alike
+
+    real = run_module.save_state
+
+    def save_and_die(path: Path, *content: object) -> None:
+        real(path, *content)  # type: ignore[arg-type]
+        if path.parent.name == "session-02":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "save_state", save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_config(values), tmp_path / "run")
+    monkeypatch.setattr(run_module, "save_state", real)
+    run(make_config(values), tmp_path / "run")
+    assert_same_outcome(tmp_path / "run", tmp_path / "whole")
+
+
+def test_thresholds_of_the_method_itself_come_before_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(all_methods(), "still", Still)
+    for name, part in (("with", 0.3), ("without", 0.0)):
+        session = run(make_config(settings("still", epochs=1, validation=part)), tmp_path / name)["sessions"][1]
+        assert list(session["calibration"]["thresholds"].values()) == np.linspace(0.2, 0.4, 5).tolist()
+        assert ("temperature" in session["calibration"]) == (part > 0)
+        assert "of1@stored" in session["f1"]
 
 
 def test_pseudo_labels_are_compared_with_the_truth(whole: dict[str, Path]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,21 @@ from ..core.errors import UserError, unknown_name
 from .images import PRESENT, UNKNOWN, DataSet
 
 FORMS = "B<base>-C<step> (such as B40-C10), joint, or class lists (such as cat,dog|car,bus)"
+
+
+_ASIDE = 3  # among the keys of a run's random numbers, that of the images set aside
+
+
+class Validation(NamedTuple):
+    """Images of a session that no session has trained on, to calibrate scores with.
+
+    Attributes:
+        indices: int64 (V,), rows of the whole training set.
+        labels: int8 (V, stop): new columns as annotated, older ones unknown (-1).
+    """
+
+    indices: NDArray[np.int64] = np.empty(0, np.int64)
+    labels: NDArray[np.int8] = np.empty((0, 0), np.int8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +43,9 @@ class Session:
         first: the first new column; the columns [0, first) belong to earlier sessions.
         stop: one past the last new column.
         classes: all `stop` classes seen so far, in column order.
-        indices: int64 (N,), rows of the whole training set: those with a new class present.
+        indices: int64 (N,), rows of the whole training set: those with a new class present, to be trained on.
         labels: int8 (N, stop): new columns as annotated, older ones unknown (-1).
+        validation: further images with a new class present, set aside from training; usually none.
     """
 
     number: int
@@ -38,6 +55,7 @@ class Session:
     indices: NDArray[np.int64]
     labels: NDArray[np.int8]
     _annotations: NDArray[np.int8] = field(repr=False)  # (whole training set, stop - first)
+    validation: Validation = field(default_factory=Validation)
 
     @property
     def new_classes(self) -> tuple[str, ...]:
@@ -73,14 +91,26 @@ class Protocol:
         """All classes in session order."""
         return self.data.train.classes
 
-    def sessions(self) -> list[Session]:
-        """The sessions in order."""
+    def sessions(self, validation: float = 0.0, seed: int = 0) -> list[Session]:
+        """The sessions in order.
+
+        Arguments:
+            validation: the part of all training images, 0 to 1, that is set aside. Chance alone draws them, whatever
+                their labels are, and they stay aside in every session. Only where all images of a new class would be,
+                its session trains on them, and from then on they are aside no more.
+            seed: of that chance.
+        """
         stops = np.cumsum(self.sizes).tolist()
         firsts = [0, *stops[:-1]]
-        return [
-            self._session(number, first, stop)
-            for number, (first, stop) in enumerate(zip(firsts, stops, strict=True), start=1)
-        ]
+        # One number per row, so that a row's fate does not depend on how many there are.
+        chance = np.random.default_rng((seed, 0, 0, 0, 0, _ASIDE)).random(len(self.data.train.labels))
+        aside = chance < validation  # (whole training set,)
+        found = []
+        for number, (first, stop) in enumerate(zip(firsts, stops, strict=True), start=1):
+            session = self._session(number, first, stop)
+            aside[_all_aside(session, aside)] = False
+            found.append(_divided(session, aside))
+        return found
 
     def _session(self, number: int, first: int, stop: int) -> Session:
         # A copy: a view would carry the hidden columns along in its base.
@@ -219,6 +249,20 @@ def _check_positives(data: DataSet) -> None:
             f"no training image has any of these classes: {', '.join(empty)}; "
             "leave them out with a protocol of class lists such as cat,dog|car,bus"
         )
+
+
+def _all_aside(session: Session, aside: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The images of the new classes that would have none to be trained on."""
+    is_present = session.labels[:, session.first :] == PRESENT  # (N, new)
+    is_left = ~aside[session.indices]
+    untrained = ~(is_present & is_left[:, None]).any(axis=0)
+    return np.asarray(session.indices[is_present[:, untrained].any(axis=1)])
+
+
+def _divided(session: Session, aside: NDArray[np.bool_]) -> Session:
+    held = aside[session.indices]
+    validation = Validation(session.indices[held], session.labels[held])
+    return replace(session, indices=session.indices[~held], labels=session.labels[~held], validation=validation)
 
 
 def _with_positive(labels: NDArray[np.int8]) -> NDArray[np.int64]:

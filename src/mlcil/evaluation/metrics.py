@@ -1,4 +1,4 @@
-"""How well images are tagged: average precision, F1 and forgetting. Fractions in 0..1, all in float64.
+"""How well images are tagged: average precision, F1, calibration and forgetting. Fractions in 0..1, all in float64.
 
 Labels are three-valued: 1 present, 0 absent, -1 unknown. An unknown entry is left out of its class.
 """
@@ -41,7 +41,7 @@ def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
     Raises:
         ValueError: the shapes differ, or a score is NaN and cannot be ranked.
     """
-    _check(scores, labels)
+    check_scores(scores, labels)
     by_class = np.ascontiguousarray(scores.T)  # (K, N), so that each sort runs over adjacent memory
     order = np.argsort(-by_class, axis=1, kind="stable")
     ranked = np.take_along_axis(by_class, order, axis=1)
@@ -57,7 +57,7 @@ def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
     return np.where(positives > 0, total / np.maximum(positives, 1), np.nan)
 
 
-def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float) -> F1:
+def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float | Floats) -> F1:
     """Class-wise and overall F1 of the prediction `score > threshold`.
 
     Classes without a positive label are left out of both class-wise means; the overall F1 pools every
@@ -66,8 +66,11 @@ def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float) -> F
     Arguments:
         scores: (N, K). Compared in their own precision, so a float32 0.8 is not above 0.8.
         labels: (N, K) of 1, 0 or -1.
+        threshold: one for all classes, or (K,), then compared in double precision.
     """
-    _check(scores, labels)
+    check_scores(scores, labels)
+    if np.ndim(threshold) and np.shape(threshold) != scores.shape[1:]:
+        raise ValueError(f"got thresholds {np.shape(threshold)} for scores {scores.shape}, expected one per class")
     predicted = scores > threshold
     hit = (predicted & (labels == 1)).sum(axis=0)  # (K,)
     claimed = (predicted & (labels >= 0)).sum(axis=0)
@@ -80,6 +83,34 @@ def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float) -> F
     of_means = 2 * mean_p * mean_r / (mean_p + mean_r) if mean_p + mean_r > 0 else 0.0
     pooled = _ratio(2 * hit.sum(), claimed.sum() + positive.sum())
     return F1(cf1=_mean(per_class), cf1_of_means=of_means, of1=float(pooled))
+
+
+def expected_calibration_error(scores: NDArray[Any], labels: NDArray[Any], bins: int = 15) -> float:
+    """How far probabilities are from frequencies: |mean score - share of positives|, a mean over bins by their size.
+
+    All classes are pooled. Bins are equally wide and hold their lower edge; the last one holds 1 too.
+
+    Arguments:
+        scores: (N, K) in 0..1.
+        labels: (N, K) of 1, 0 or -1.
+
+    Returns:
+        In 0..1, and 0 if no label is known.
+
+    Raises:
+        ValueError: the shapes differ, or a score is NaN or not in 0..1.
+    """
+    check_scores(scores, labels)
+    known = labels >= 0
+    if not known.any():
+        return 0.0
+    probabilities = np.asarray(scores, np.float64)[known]
+    low, high = float(probabilities.min()), float(probabilities.max())
+    if low < 0 or high > 1:
+        raise ValueError(f"got scores from {low:g} to {high:g}, expected probabilities in 0..1")
+    place = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, weights=probabilities - (labels[known] == 1), minlength=bins)  # (bins,) summed
+    return float(np.abs(gaps).sum() / len(probabilities))
 
 
 def forgetting(matrix: Floats) -> Forgetting:
@@ -132,7 +163,8 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def _check(scores: NDArray[Any], labels: NDArray[Any]) -> None:
+def check_scores(scores: NDArray[Any], labels: NDArray[Any]) -> None:
+    """Raise ValueError unless both are (N, K) and every score can be ranked."""
     if scores.ndim != 2 or scores.shape != labels.shape:
         raise ValueError(f"scores {scores.shape} and labels {labels.shape} must both be (images, classes)")
     if np.isnan(scores).any():

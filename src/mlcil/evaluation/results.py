@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,18 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.files import read_json
-from .metrics import Floats, average_precision, backward_transfer, f1_scores, forgetting
+from .calibration import Calibration
+from .metrics import (
+    Floats,
+    average_precision,
+    backward_transfer,
+    expected_calibration_error,
+    f1_scores,
+    forgetting,
+)
 
 THRESHOLDS = (0.5, 0.8)  # 0.8 is that of KRT's tables
+_ROUNDING = 1e-5  # a cosine brought to 0..1 may leave it by so much
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,9 @@ class SessionResult:
     images: int  # training images, exemplars included
     test_images: int
     map: float  # mean over the classes with a positive
-    f1: dict[str, float]  # "cf1@0.5", "cf1_of_means@0.5", "of1@0.5", and the same at 0.8
+    f1: dict[
+        str, float
+    ]  # "cf1@0.5", "cf1_of_means@0.5", "of1@0.5", the same at 0.8, and @stored if there are such thresholds
     ap: dict[str, float | None]  # None for a class without a positive
     classes_without_positives: list[str]
     forgetting: float
@@ -40,6 +51,8 @@ class SessionResult:
     bwt: float
     train_seconds: float
     notes: dict[str, Any]  # what the method tells about the session
+    calibration: dict[str, Any] = field(default_factory=dict)  # see `_calibration`; empty in older results
+    bytes_kept: int | None = None  # of the method's tensors after the session, the model among them
 
 
 def evaluate(
@@ -52,6 +65,9 @@ def evaluate(
     images: int,
     train_seconds: float,
     notes: Mapping[str, Any],
+    thresholds: Floats | None = None,
+    calibration: Calibration | None = None,
+    bytes_kept: int | None = None,
 ) -> SessionResult:
     """Measure the model after a session.
 
@@ -60,6 +76,9 @@ def evaluate(
         labels: (N, K) of 1, 0 or -1.
         classes: the K names; the columns from `first` on are new in this session.
         earlier: the results of all sessions before, for forgetting and BWT.
+        thresholds: (K,), those stored with the model, if there are any.
+        calibration: of the K classes, if images were set aside for it.
+        bytes_kept: the size of what the method keeps for the next session.
 
     Raises:
         UserError: no test image shows any seen class, so that there is nothing to measure.
@@ -80,7 +99,7 @@ def evaluate(
         images=images,
         test_images=len(scores),
         map=float(ap[rated].mean()),
-        f1=_f1_by_name(scores, labels),
+        f1=_f1_by_name(scores, labels, thresholds),
         ap=named_ap,
         classes_without_positives=[name for name, value in named_ap.items() if value is None],
         forgetting=lost.mean,
@@ -90,6 +109,8 @@ def evaluate(
         bwt=backward_transfer(matrix),
         train_seconds=float(train_seconds),
         notes=_json_safe(notes),
+        calibration=_calibration(scores, labels, names, thresholds, calibration),
+        bytes_kept=bytes_kept,
     )
 
 
@@ -113,16 +134,17 @@ def summarise(run: Mapping[str, Any], sessions: Sequence[SessionResult], finishe
 
 
 def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
-    """The session that one entry of `sessions` in results.json describes.
+    """The session that one entry of `sessions` in results.json describes; an older one may lack the youngest fields.
 
     Raises:
         UserError: a field is missing.
     """
-    names = [field.name for field in fields(SessionResult)]
-    missing = [name for name in names if name not in record]
+    known = fields(SessionResult)
+    needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
+    missing = [name for name in needed if name not in record]
     if missing:
         raise UserError(f"a session of the results lacks {', '.join(missing)}")
-    return SessionResult(**{name: record[name] for name in names})
+    return SessionResult(**{one.name: record[one.name] for one in known if one.name in record})
 
 
 def load_results(path: Path) -> dict[str, Any]:
@@ -153,12 +175,41 @@ def _column_names(scores: NDArray[Any], classes: Sequence[str]) -> list[str]:
     return list(classes)
 
 
-def _f1_by_name(scores: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
+def _f1_by_name(scores: NDArray[Any], labels: NDArray[Any], stored: Floats | None) -> dict[str, float]:
+    thresholds: dict[str, float | Floats] = {str(threshold): threshold for threshold in THRESHOLDS}
+    if stored is not None:
+        thresholds["stored"] = stored
     return {
-        f"{name}@{threshold}": 100 * value
-        for threshold in THRESHOLDS
+        f"{name}@{text}": 100 * value
+        for text, threshold in thresholds.items()
         for name, value in f1_scores(scores, labels, threshold)._asdict().items()
     }
+
+
+def _calibration(
+    scores: NDArray[Any],
+    labels: NDArray[Any],
+    names: Sequence[str],
+    thresholds: Floats | None,
+    calibration: Calibration | None,
+) -> dict[str, Any]:
+    """The error "ece" of the scores in percent, None if they are no probabilities, and as far as there are any
+    "ece_calibrated" of calibrated ones, the "temperature" of this session's classes and "thresholds" by class."""
+    found: dict[str, Any] = {"ece": _ece(scores, labels)}
+    if calibration is not None:
+        found["ece_calibrated"] = _ece(calibration.probabilities(scores), labels)
+        found["temperature"] = float(calibration.temperatures[-1])
+    if thresholds is not None:
+        found["thresholds"] = dict(zip(names, thresholds.tolist(), strict=True))
+    return found
+
+
+def _ece(scores: NDArray[Any], labels: NDArray[Any]) -> float | None:
+    probabilities = np.clip(scores, 0, 1)
+    # A method from elsewhere may score as it likes; that is no reason to lose a trained session.
+    if np.abs(probabilities - scores).max(initial=0) > _ROUNDING:
+        return None
+    return 100 * expected_calibration_error(probabilities, labels)
 
 
 def _ap_matrix(sessions: Sequence[SessionResult]) -> dict[str, Any]:

@@ -131,6 +131,10 @@ class Method:
         """What to train on: the session's images."""
         return TrainingSet(session.indices, session.labels)
 
+    def trains(self, session: Session) -> bool:
+        """Whether the session has anything to minimise; if not, `after_session` does all the learning."""
+        return True
+
     def draw(
         self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
     ) -> list[tuple[NDArray[np.int64], ...]]:
@@ -158,6 +162,10 @@ class Method:
     def predict(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, K) probabilities of every class seen so far, float32."""
         return torch.sigmoid(self.tagger(images).logits.float())
+
+    def thresholds(self) -> NDArray[np.float64] | None:
+        """(K,) above which `predict` says that a class is present, if the method knows better than a common one."""
+        return None
 
     def shares_base(self) -> bool:
         """Whether training in the first session is fine-tuning and leaves no trace but the trained model."""

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from ..core.config import option
 from ..core.errors import UserError
+from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.cosine import less_forget, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
-from ..models.tagger import AttentionShape, Tagger
-from .base import LOSS_SCALE, Inference, State, Task, TrainingSet
-from .pseudo_labels import LABELS_PER_IMAGE, Threshold, find_threshold, rate_per_image, restore
+from ..models.tagger import AttentionShape, Output, Tagger
+from .base import LOSS_SCALE, Inference, State, Task, TrainingSet, part_of, prefixed
+from .pseudo_labels import LABELS_PER_IMAGE, ClassRecall, Threshold, find_threshold, rate_per_image, restore
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -27,9 +28,19 @@ from .rehearsal import Rehearsal, RehearsalConfig
 class KRTConfig(RehearsalConfig):
     """KRT's options; loss weights are in the paper's units."""
 
-    dpl: bool = option(True, "restore old labels by dynamic pseudo labels", paper="KRT, section 3.2")
+    dpl: bool = option(True, "restore old labels by pseudo labels", paper="KRT, section 3.2")
     ica: bool = option(True, "incremental cross-attention and token loss", paper="KRT, section 3.3")
     kd: bool = option(False, "also distil the pooled feature", paper="KRT, table 4")
+    recall: str = option(
+        "dynamic",
+        "which scores become pseudo labels: above one threshold that meets a target count (DPL), or above a "
+        "threshold of each class, the mean over the images that taught it",
+        choices=("dynamic", "per_class"),
+        paper="HCP, recall enhancement",
+    )
+    entropy_gate: bool = option(
+        True, "per-class recall also asks for an entropy not above the positives'", paper="KBK, uncertainty recall"
+    )
     pseudo: str = option(
         "online",
         "pseudo labels set per step on the augmented image (authors' code), or once per session (paper)",
@@ -79,13 +90,14 @@ class KRT(Rehearsal):
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.width % config.heads:
-            raise UserError(f"krt: width {config.width} is not a multiple of heads {config.heads}")
+            raise UserError(f"{self.name}: width {config.width} is not a multiple of heads {config.heads}")
         super().__init__(config, backbone, task, budget)
         self.threshold = config.threshold
         self.search: Threshold | None = None  # how this session's threshold was found
+        self.recall = ClassRecall.empty()  # with `recall: per_class`
         self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
         self.fixed_labels: Tensor | None = None  # (N, K) with `pseudo: fixed`
-        self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, until the session begins
+        self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, during the session
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """Cross-attention, unless switched off."""
@@ -94,7 +106,7 @@ class KRT(Rehearsal):
 
     def wants_teacher(self) -> bool:
         """Any of the three parts asks the old model."""
-        return self.config.dpl or self.config.ica or self.config.kd
+        return self.config.dpl or self._holds_tokens() or self.config.kd
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow, freeze what older sessions own, and find the threshold."""
@@ -116,19 +128,26 @@ class KRT(Rehearsal):
         batch = batch.joined()
         now = self.student(batch.images)
         if self.teacher is None:
-            return {"classification": self.classification(now.logits, batch.labels)}
+            return self._taught(now, batch.labels)
         before = self.before(batch.images)  # one pass serves pseudo labels and distillation
         labels = batch.labels
         if self.config.dpl and self.config.pseudo == "online":
-            labels = restore(labels, torch.sigmoid(before.logits.float()), self.threshold)
-        terms = {"classification": self.classification(now.logits, labels)}
-        if self.config.ica:
+            labels = restore(labels, self._present(torch.sigmoid(before.logits.float())))
+        terms = self._taught(now, labels)
+        if self._holds_tokens():
             terms["token"] = (
                 self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
             )
         if self.config.kd:
             terms["kd"] = self._weight(self.config.kd_weight) * less_forget(now.pooled, before.pooled).mean()
         return terms
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Learn how sure the model is of each class."""
+        super().after_session(session, infer)
+        if self.config.dpl and self.config.recall == "per_class":
+            self._refresh_recall(session, infer)
+        self._pseudo = None
 
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
         """What the old model says of the session's images at the threshold."""
@@ -137,13 +156,17 @@ class KRT(Rehearsal):
     def notes(self) -> dict[str, Any]:
         """The threshold and what came of it."""
         if self.search is None:
-            return super().notes()
+            told = self.recall.confidence[self.recall.count > 0]
+            return super().notes() | ({"mean_threshold": float(told.mean())} if len(told) else {})
         found = {"threshold": self.search.value, "pseudo_labels_per_image": self.search.mean_count}
         return super().notes() | found | {"target": self.search.target, "target_met": self.search.met}
 
     def state(self) -> State:
-        """With the threshold, the session's rates and fixed labels."""
+        """With the thresholds, the session's rates and what it takes for present."""
         tensors, values = super().state()
+        tensors |= prefixed("recall.", vars(self.recall))
+        if self._pseudo is not None and self.config.recall == "per_class":  # asked again when the session ends
+            tensors["pseudo"] = torch.from_numpy(self._pseudo)
         if self.fixed_labels is not None:
             tensors["fixed_labels"] = self.fixed_labels
         search = None if self.search is None else vars(self.search)
@@ -157,20 +180,41 @@ class KRT(Rehearsal):
         self.threshold, self.rates = state.values["threshold"], state.values["rates"]
         self.search = Threshold(**state.values["search"]) if state.values["search"] else None
         self.fixed_labels = state.tensors.get("fixed_labels")
+        known = part_of(state.tensors, "recall.")
+        self.recall = ClassRecall(**known) if known else ClassRecall.empty()  # none in a state of before there was one
+        self._pseudo = state.tensors["pseudo"].numpy() if "pseudo" in state.tensors else None
+
+    def _taught(self, now: Output, labels: Tensor) -> dict[str, Tensor]:
+        """The terms that labels (B, K) give, old ones restored."""
+        return {"classification": self.classification(now.logits, labels)}
 
     def _restore_labels(self, session: Session, infer: Inference) -> None:
         teacher = self.teacher
         assert teacher is not None
         full = super().training_set(session)
-        scores = infer(lambda images: torch.sigmoid(teacher(images).logits.float()), full.indices)
-        target = self._target(session)
+        scores = torch.from_numpy(infer(lambda images: torch.sigmoid(teacher(images).logits.float()), full.indices))
+        target = self._target(session) if self.config.recall == "dynamic" else None
         if target is not None:
             start = self.threshold if self.config.carry_threshold else self.config.threshold
-            self.search = find_threshold(scores[: len(session.indices)], target, start)
+            self.search = find_threshold(scores[: len(session.indices)].numpy(), target, start)
             self.threshold = self.search.value
-        self._pseudo = scores[: len(session.indices)] > self.threshold
+        pseudo = self._present(scores)
+        self._pseudo = pseudo[: len(session.indices)].numpy()
         if self.config.pseudo == "fixed":
-            self.fixed_labels = restore(torch.from_numpy(full.labels), torch.from_numpy(scores), self.threshold)
+            self.fixed_labels = restore(torch.from_numpy(full.labels), pseudo)
+
+    def _present(self, scores: Tensor) -> Tensor:
+        """Which old classes images are taken to show, bool (B, K_old), by the old model's probabilities (B, K_old)."""
+        if self.config.recall == "per_class":
+            return self.recall.accepts(scores, self.config.entropy_gate)
+        return scores > self.threshold
+
+    def _refresh_recall(self, session: Session, infer: Inference) -> None:
+        positives = torch.from_numpy(session.labels == PRESENT)
+        if self._pseudo is not None:
+            positives[:, : session.first] = torch.from_numpy(self._pseudo)
+        scores = torch.from_numpy(infer(self.predict, session.indices))
+        self.recall = self.recall.refreshed(scores, positives)
 
     def _target(self, session: Session) -> float | None:
         """Old labels to expect per image; None where nothing can be known, and the threshold stays."""
@@ -185,6 +229,9 @@ class KRT(Rehearsal):
         if not told:
             return None
         return session.first * sum(rate for rate, _ in told) / sum(size for _, size in told)
+
+    def _holds_tokens(self) -> bool:
+        return self.config.ica and self.config.token_weight > 0
 
     def _weight(self, published: float) -> float:
         scale = self.growth() if self.config.token_scaling == "sqrt" else 1.0

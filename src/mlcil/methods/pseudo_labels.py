@@ -1,4 +1,8 @@
-"""Dynamic pseudo labels (DPL): which old classes does the old model see in a new image? (KRT, section 3.2)"""
+"""Pseudo labels: which old classes does the old model see in a new image?
+
+Dynamic pseudo labels (DPL; KRT, section 3.2) have one threshold for all classes, moved until the mean number of labels
+per image meets a target. Recall by class (HCP and KBK) has a threshold for each, read off the images that taught it.
+"""
 
 from __future__ import annotations
 
@@ -93,19 +97,73 @@ def _closest(ranked: NDArray[np.float64], count: int, target: float) -> float:
     return float(candidates[distances.argmin()])
 
 
-def restore(labels: Tensor, old_scores: Tensor, threshold: float) -> Tensor:
-    """Fill the unknown old columns: present where the old model's score exceeds the threshold, else absent.
+@dataclass(frozen=True)
+class ClassRecall:
+    """How sure the model is of each class where the class is known to be (HCP, recall enhancement; KBK adds entropy).
+
+    Attributes:
+        confidence: (K,) mean probability over the class's positives; NaN before there was one.
+        entropy: (K,) mean binary entropy, in nats, over the same images.
+        count: (K,) how many they were.
+    """
+
+    confidence: Tensor
+    entropy: Tensor
+    count: Tensor
+
+    @classmethod
+    def empty(cls) -> ClassRecall:
+        """Of no class yet."""
+        return cls(torch.empty(0), torch.empty(0), torch.empty(0))
+
+    def refreshed(self, scores: Tensor, positives: Tensor) -> ClassRecall:
+        """With the model and images of one more session; a class without a positive there stays as it was.
+
+        Arguments:
+            scores: (N, K) probabilities of all classes seen so far.
+            positives: bool (N, K), the true labels of new classes and the accepted pseudo labels of old ones.
+        """
+        scores, weight = scores.float(), positives.float()
+        count = weight.sum(0)
+        seen = count > 0
+        means = [(value * weight).sum(0) / count.clamp(min=1) for value in (scores, binary_entropy(scores))]
+        before = (self.confidence, self.entropy, self.count)
+        found = zip((*means, count), before, (math.nan, math.nan, 0.0), strict=True)
+        return ClassRecall(*(torch.where(seen, new, _widened(old, len(seen), fill)) for new, old, fill in found))
+
+    def accepts(self, scores: Tensor, gate: bool = True) -> Tensor:
+        """Which classes an image is taken to show: bool (B, K) from probabilities (B, K).
+
+        Arguments:
+            gate: also ask that the entropy is not above that of the positives.
+        """
+        sure = scores >= self.confidence.to(scores.device)  # never where it is NaN
+        return sure & (binary_entropy(scores) <= self.entropy.to(scores.device)) if gate else sure
+
+
+def binary_entropy(probabilities: Tensor) -> Tensor:
+    """Entropy in nats of present or absent, elementwise, 0 at 0 and 1."""
+    entropy: Tensor = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+    return entropy
+
+
+def _widened(values: Tensor, length: int, fill: float) -> Tensor:
+    return torch.cat([values, values.new_full((length - len(values),), fill)])
+
+
+def restore(labels: Tensor, pseudo: Tensor) -> Tensor:
+    """Fill the unknown entries of the old columns with pseudo labels.
 
     Arguments:
         labels: (B, K), unknown (-1) in old columns unless an exemplar's annotation is known.
-        old_scores: (B, K_old) probabilities of the old model.
+        pseudo: bool (B, K_old), which old classes an image is taken to show.
 
     Returns:
         (B, K) labels without an unknown entry in the old columns.
     """
-    old = labels[:, : old_scores.shape[1]]
-    pseudo = (old_scores > threshold).to(labels.dtype)
-    return torch.cat([torch.where(old == UNKNOWN, pseudo, old), labels[:, old_scores.shape[1] :]], dim=1)
+    old = labels[:, : pseudo.shape[1]]
+    filled = torch.where(old == UNKNOWN, pseudo.to(labels.dtype), old)
+    return torch.cat([filled, labels[:, pseudo.shape[1] :]], dim=1)
 
 
 def rate_per_image(labels: NDArray[np.int8]) -> float:

@@ -7,8 +7,10 @@ from importlib.metadata import entry_points
 
 from ..core.errors import UserError, unknown_name
 from .ablations import WithKD, WithoutDPL, WithoutICA
+from .analytic import Analytic
 from .base import Method
 from .bic import BiC
+from .class_queries import ClassQueries
 from .derpp import DERpp
 from .er import ER
 from .finetune import FineTuning
@@ -28,7 +30,7 @@ ENTRY_POINTS = "mlcil.methods"  # other packages register their classes under th
 
 OURS: tuple[type[Method], ...] = (
     *(FineTuning, Joint, Probes, LwF, OEWC, PRS, OCDM, ER, ICaRL, BiC, TPCIL, PODNet, DERpp, L2P),
-    *(KRT, KD, WithoutDPL, WithoutICA, WithKD),
+    *(KRT, KD, WithoutDPL, WithoutICA, WithKD, ClassQueries, Analytic),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -159,7 +160,61 @@ def _by_head(weight: Tensor, heads: int) -> Tensor:
     return weight.reshape(heads, -1, weight.shape[1])  # (heads, d/heads, d)
 
 
-class IncrementalCrossAttention(nn.Module):
+class PatchAttention(nn.Module, ABC):
+    """What attends to the patches of a feature map with tokens that sessions own.
+
+    Arguments:
+        channels: C, of the backbone's feature map.
+        grid: (H, W) of the feature map; other sizes get interpolated positions.
+        width: d, the size of a token.
+    """
+
+    def __init__(self, channels: int, grid: tuple[int, int], width: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(channels, width, 1)
+        self.position = nn.Parameter(torch.empty(1, width, *grid))
+
+    @abstractmethod
+    def open_session(self, classes: int) -> nn.Module:
+        """Add what one more session owns; returns a head that reads the session's part of what `forward` returns."""
+
+    @abstractmethod
+    def session_tokens(self) -> list[nn.Parameter]:
+        """What each session owns."""
+
+    @abstractmethod
+    def by_image(self, embeddings: Any) -> Tensor:
+        """What `forward` returns, as (B, rows, d)."""
+
+    @abstractmethod
+    def weights(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (t, B, heads, H * W and more), the softmax of every session, the patches first."""
+
+    @abstractmethod
+    def embed(self, features: Tensor, weights: Tensor) -> Any:
+        """`forward` with the softmax given, as from `weights`."""
+
+    def patches(self, features: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, P, d)."""
+        position: Tensor = self.position
+        if position.shape[-2:] != features.shape[-2:]:
+            position = F.interpolate(position, features.shape[-2:], mode="bicubic", align_corners=False)
+        patches: Tensor = (self.projection(features) + position).flatten(2).transpose(1, 2)
+        return patches
+
+    def _initialise(self, *tokens: nn.Parameter) -> None:
+        for token in (self.position, *tokens):
+            nn.init.trunc_normal_(token, std=TOKEN_STD)
+        nn.init.kaiming_normal_(self.projection.weight, mode="fan_out")
+        std = LINEAR_STD * (384 / self.position.shape[1]) ** 0.5  # same gain at any width
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=std)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+class IncrementalCrossAttention(PatchAttention):
     """From a feature map to one embedding per session.
 
     Arguments:
@@ -171,9 +226,7 @@ class IncrementalCrossAttention(nn.Module):
     """
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int, heads: int, attend_to_query: bool) -> None:
-        super().__init__()
-        self.projection = nn.Conv2d(channels, width, 1)
-        self.position = nn.Parameter(torch.empty(1, width, *grid))
+        super().__init__(channels, grid, width)
         self.kt = nn.Parameter(torch.empty(1, width))
         self.kr = nn.ParameterList()
         self.norm = nn.LayerNorm(width)
@@ -181,24 +234,26 @@ class IncrementalCrossAttention(nn.Module):
         self.mlp_norm = nn.LayerNorm(width)
         self.mlp_in = StackedLinear(width, MLP_RATIO * width)
         self.mlp_out = StackedLinear(MLP_RATIO * width, width)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        for token in (self.position, self.kt):
-            nn.init.trunc_normal_(token, std=TOKEN_STD)
-        nn.init.kaiming_normal_(self.projection.weight, mode="fan_out")
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(
-                    module.weight, std=LINEAR_STD * (384 / self.kt.shape[1]) ** 0.5
-                )  # same gain at any width
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self._initialise(self.kt)
 
     def grow(self) -> None:
         """Add the KR token of one more session."""
         token = torch.empty_like(self.kt)
         self.kr.append(nn.Parameter(nn.init.trunc_normal_(token, std=TOKEN_STD)))
+
+    def open_session(self, classes: int) -> nn.Module:
+        """Add the session's KR token; its head maps (B, d) -> (B, classes)."""
+        self.grow()
+        width = self.kt.shape[1]
+        return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
+
+    def session_tokens(self) -> list[nn.Parameter]:
+        """The KR tokens."""
+        return list(self.kr)
+
+    def by_image(self, embeddings: Tensor) -> Tensor:
+        """(t, B, d) -> (B, t, d)."""
+        return embeddings.transpose(0, 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, H, W) -> (t, B, d), one embedding per session."""
@@ -227,8 +282,4 @@ class IncrementalCrossAttention(nn.Module):
         return weights.mean(dim=2).reshape(len(kr), len(features), *features.shape[-2:])
 
     def _tokens(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        position: Tensor = self.position
-        if position.shape[-2:] != features.shape[-2:]:
-            position = F.interpolate(position, features.shape[-2:], mode="bicubic", align_corners=False)
-        patches = (self.projection(features) + position).flatten(2).transpose(1, 2)  # (B, P, d)
-        return patches, torch.cat(list(self.kr))  # (t, d)
+        return self.patches(features), torch.cat(list(self.kr))  # (B, P, d) and (t, d)

@@ -8,17 +8,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .attention import IncrementalCrossAttention
+from .attention import IncrementalCrossAttention, PatchAttention
 from .backbone import Backbone
+from .class_queries import ClassQueryAttention
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The shape of the cross-attention; see `IncrementalCrossAttention`."""
+    """The shape of the cross-attention; see `IncrementalCrossAttention`, or with `per_class` `ClassQueryAttention`."""
 
     width: int = 384
     heads: int = 8
     attend_to_query: bool = True
+    per_class: bool = False
+    layers: int = 1  # of class queries
+
+    def build(self, backbone: Backbone) -> PatchAttention:
+        """The attention over a backbone's feature map."""
+        grid = backbone.channels, backbone.grid
+        if self.per_class:
+            return ClassQueryAttention(*grid, self.width, self.heads, self.layers, self.attend_to_query)
+        return IncrementalCrossAttention(*grid, self.width, self.heads, self.attend_to_query)
 
 
 class Output(NamedTuple):
@@ -27,7 +37,7 @@ class Output(NamedTuple):
     Attributes:
         logits: (B, K) over every class seen so far.
         pooled: (B, C) mean of the feature map over positions.
-        embeddings: (B, t, d), one per session; (B, 0, 0) without cross-attention.
+        embeddings: (B, t, d), one per session, or with class queries (B, K, d); (B, 0, 0) without cross-attention.
         stages: (B, C_s, H_s, W_s) maps of the backbone's last stages, if it was told to watch them.
         match: (B,) similarity of each image's query to the prompts it chose; None without prompts.
     """
@@ -40,7 +50,7 @@ class Output(NamedTuple):
 
 
 class Tagger(nn.Module):
-    """Scores images for every class seen so far and grows by a head, and with attention a token, a session.
+    """Scores images for every class seen so far and grows by a head, and with attention its tokens, a session.
 
     Growing adds modules and touches no old one, so the scores of old classes stay the same to the bit.
 
@@ -54,12 +64,7 @@ class Tagger(nn.Module):
         self.backbone = backbone
         self.sizes: list[int] = []  # classes per session
         self.heads = nn.ModuleList()
-        self.attention = None
-        if attention is not None:
-            shape = attention
-            self.attention = IncrementalCrossAttention(
-                backbone.channels, backbone.grid, shape.width, shape.heads, shape.attend_to_query
-            )
+        self.attention = None if attention is None else attention.build(backbone)
 
     def grow(self, classes: int) -> None:
         """Make room for a session of `classes` new classes."""
@@ -67,9 +72,7 @@ class Tagger(nn.Module):
         if self.attention is None:
             head: nn.Module = nn.Linear(self.backbone.channels, classes)
         else:
-            self.attention.grow()
-            width = self.attention.kt.shape[1]
-            head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
+            head = self.attention.open_session(classes)
         self.heads.append(head.to(device))
         self.sizes.append(classes)
 
@@ -81,14 +84,14 @@ class Tagger(nn.Module):
         if self.attention is None:
             logits = torch.cat([head(pooled) for head in self.heads], dim=1)
             return Output(logits, pooled, pooled.new_zeros(len(pooled), 0, 0), stages)
-        embeddings = self.attention(features)  # (t, B, d)
+        embeddings = self.attention(features)  # for each session (B, d), or with class queries (B, classes, d)
         logits = torch.cat([head(one) for head, one in zip(self.heads, embeddings, strict=True)], dim=1)
-        return Output(logits, pooled, embeddings.transpose(0, 1), stages)
+        return Output(logits, pooled, self.attention.by_image(embeddings), stages)
 
     def freeze_old_sessions(self) -> None:
-        """Stop training the heads and KR tokens of every session but the newest (KRT, section 3.3)."""
+        """Stop training the heads and tokens of every session but the newest (KRT, section 3.3)."""
         for head in self.heads[:-1]:
             head.requires_grad_(False)
         if self.attention is not None:
-            for token in list(self.attention.kr)[:-1]:
+            for token in self.attention.session_tokens()[:-1]:
                 token.requires_grad_(False)

@@ -17,6 +17,8 @@ from ..core.errors import UserError
 
 Results = Mapping[str, Any]
 NOTHING = "-"
+_F1 = {"CF1@0.8": "cf1@0.8", "OF1@0.8": "of1@0.8"}
+_STORED_F1 = {"CF1@stored": "cf1@stored", "OF1@stored": "of1@stored"}
 # What may tell two runs of one method apart, the most telling first.
 _DISTINGUISHING = ("buffer", "protocol", "data", "backbone", "seed")
 
@@ -33,11 +35,11 @@ def run_table(results: Results) -> Table:
     table = Table(title=Text(_title(results)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("session", "new classes", "seen", "images"):
         table.add_column(heading, justify="left" if heading == "new classes" else "right")
-    for heading in ("mAP", "CF1@0.8", "OF1@0.8", "forgetting", "BWT", "seconds"):
+    sessions, f1 = results["sessions"], _f1_columns([results])
+    for heading in ("mAP", *f1, "forgetting", "BWT", "seconds"):
         table.add_column(heading, justify="right")
-    sessions = results["sessions"]
     for index, session in enumerate(sessions):
-        table.add_row(*map(Text, _session_row(session)), end_section=index == len(sessions) - 1)
+        table.add_row(*map(Text, _session_row(session, f1)), end_section=index == len(sessions) - 1)
     average, last = number(results.get("average_map")), number(results.get("last_map"))
     table.add_row("", Text(f"average {average}, last {last}", style="bold"))
     return table
@@ -92,9 +94,10 @@ def compare(results: Sequence[Results]) -> Comparison:
     steps = class_counts(results)
     has_buffer = any(run.get("buffer", "0") != "0" for run in results)
     headings = ["method", *(["buffer"] if has_buffer else []), *(f"{count} classes" for count in steps)]
-    headings += ["average", "last", "CF1@0.8", "OF1@0.8", "forgetting"]
-    names = run_names(results)
-    return Comparison(headings, [_row(run, name, steps, has_buffer) for run, name in zip(results, names, strict=True)])
+    f1 = _f1_columns(results)
+    headings += ["average", "last", *f1, "forgetting"]
+    named = zip(results, run_names(results), strict=True)
+    return Comparison(headings, [_row(run, name, steps, has_buffer, f1) for run, name in named])
 
 
 def class_counts(results: Sequence[Results]) -> list[int]:
@@ -149,28 +152,30 @@ def _title(results: Results) -> str:
     return " · ".join(about) + ("" if results.get("finished") else " (unfinished)")
 
 
-def _session_row(session: Mapping[str, Any]) -> list[str]:
-    figures = (session["map"], *_final_f1(session), session["forgetting"], session["bwt"])
+def _f1_columns(results: Sequence[Results]) -> dict[str, str]:
+    """The headings of F1 columns and their keys in a session: at 0.8, and at stored thresholds if a run has any."""
+    sessions = [session for run in results for session in run["sessions"]]
+    return _F1 | (_STORED_F1 if any("cf1@stored" in session["f1"] for session in sessions) else {})
+
+
+def _session_row(session: Mapping[str, Any], f1: Mapping[str, str]) -> list[str]:
+    figures = (session["map"], *map(session["f1"].get, f1.values()), session["forgetting"], session["bwt"])
     counts = [str(len(session["classes"])), str(session["images"])]
     seconds = f"{session['train_seconds']:.0f}"
     return [str(session["session"]), shorten(session["new_classes"]), *counts, *map(number, figures), seconds]
 
 
-def _row(run: Results, name: str, steps: Sequence[int], has_buffer: bool) -> list[str]:
+def _row(run: Results, name: str, steps: Sequence[int], has_buffer: bool, f1: Mapping[str, str]) -> list[str]:
     by_count = {len(session["classes"]): session["map"] for session in run["sessions"]}
     finished = bool(run.get("finished")) and bool(run["sessions"])
     row = [name if finished else f"{name} (unfinished)"]
     row += [str(run.get("buffer", NOTHING))] if has_buffer else []
     row += [number(by_count.get(count)) for count in steps]
     if not finished:
-        return row + [NOTHING] * 5
+        return row + [NOTHING] * (3 + len(f1))
     last, joint = run["sessions"][-1], is_joint(run, steps)
     average, lost = (None, None) if joint else (run["average_map"], last["forgetting"])
-    return row + [number(value) for value in (average, run["last_map"], *_final_f1(last), lost)]
-
-
-def _final_f1(session: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    return session["f1"].get("cf1@0.8"), session["f1"].get("of1@0.8")
+    return row + [number(value) for value in (average, run["last_map"], *map(last["f1"].get, f1.values()), lost)]
 
 
 def _markdown_cell(text: str) -> str:

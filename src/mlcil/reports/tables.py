@@ -12,24 +12,31 @@ from .collect import Collection, Group, RunRecord
 from .table import NOTHING, class_counts, shorten
 
 Getter = Callable[[RunRecord], float | None]
+_STORED_NOTE = (
+    "Stored thresholds are those of each class that the run found on images set aside, or its method. ECE is the "
+    "expected calibration error of the scores, calibrated of those divided by a temperature."
+)
 
 
 def summary(collection: Collection) -> Table:
     """A row per group: the figures that papers print, over the finished runs."""
-    headings = ["setting", "method", "buffer", "seeds"]
-    headings += ["average mAP", "last mAP", "CF1@0.8", "OF1@0.8", "forgetting", "BWT"]
-    figures = (average_map, last_map, _f1("cf1@0.8"), _f1("of1@0.8"), _last_value("forgetting"), _last_value("bwt"))
+    finished = [run for group in collection.groups for run in group.finished]
+    stored = any(_f1("cf1@stored")(run) is not None for run in finished)
+    figures = {"average mAP": average_map, "last mAP": last_map, "CF1@0.8": _f1("cf1@0.8"), "OF1@0.8": _f1("of1@0.8")}
+    figures |= _calibrated(finished) if stored else {}
+    figures |= {"forgetting": _last_value("forgetting"), "BWT": _last_value("bwt")}
     rows = []
     for group in _by_setting(collection):
         cells = [group.setting, label(group), _buffer(group), Seeds(len(group.finished), len(group.runs))]
-        cells += [spread(map(figure, group.finished)) for figure in figures]
+        cells += [spread(map(figure, group.finished)) for figure in figures.values()]
         rows.append(_row(group, cells))
     note = (
         "Percent, over the test images; the mean over seeds ± its sample deviation, over finished runs only. "
         "Forgetting is AP after the last session minus the best AP that a class ever had, BWT minus the AP after its "
         "own session; both are means over old classes in percent points. A run of one session has no average."
     )
-    return Table("summary", "Summary", note, headings, rows, (0, 1))
+    headings = ["setting", "method", "buffer", "seeds", *figures]
+    return Table("summary", "Summary", f"{note} {_STORED_NOTE}" if stored else note, headings, rows, (0, 1))
 
 
 def published(collection: Collection) -> Table | None:
@@ -164,6 +171,17 @@ def _last_value(key: str) -> Getter:
 
 def _f1(key: str) -> Getter:
     return lambda run: _number((run.sessions[-1].get("f1") or {}).get(key))
+
+
+def _ece(key: str) -> Getter:
+    return lambda run: _number((run.sessions[-1].get("calibration") or {}).get(key))
+
+
+def _calibrated(runs: Sequence[RunRecord]) -> dict[str, Getter]:
+    """The figures at stored thresholds and of calibration, as far as any of the runs has them."""
+    figures = {"CF1@stored": _f1("cf1@stored"), "OF1@stored": _f1("of1@stored"), "ECE": _ece("ece")}
+    figures |= {"ECE calibrated": _ece("ece_calibrated")}
+    return {name: figure for name, figure in figures.items() if any(figure(run) is not None for run in runs)}
 
 
 # What a preset publishes: the heading, the field of `Published`, and the same of a run.

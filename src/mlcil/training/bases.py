@@ -25,7 +25,7 @@ from .config import RunSettings
 from .folder import load_state, save_state
 
 # What does not decide how a first session ends, or decides it through what is hashed besides.
-_IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image"}
+_IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image", "validation"}
 _MODES = {"training", "watched", "_frozen", "_chain", "_maps"}  # of a module: its mode, hooks of a method, its parts
 
 

@@ -131,8 +131,9 @@ def check_results(bench: _Bench) -> None:
     results = json.loads((bench.whole() / "results.json").read_text())
     bench.expect(results["finished"], "a run ends")
     records = [json.loads(line) for line in (bench.whole() / "metrics.jsonl").read_text().splitlines()]
-    losses = [value for one in records for value in one.get("losses", {}).values()]
-    bench.expect(bool(losses) and all(map(math.isfinite, losses)), "losses are finite")
+    epochs = [one["losses"] for one in records if "losses" in one]  # none where nothing is trained
+    bench.expect(all(epochs), "every epoch has a loss")
+    bench.expect(all(math.isfinite(value) for losses in epochs for value in losses.values()), "losses are finite")
     for session in results["sessions"]:
         bench.expect(len(session["ap"]) == len(session["classes"]), "there is a score for every class seen so far")
     if bench.method.buffer_use != "none":

@@ -34,6 +34,9 @@ class RunSettings:
     )
     image_size: int = option(224, "images are squashed to this square", low=8, high=4096, paper="KRT, section 4.1")
     buffer: str = option("0", "exemplars kept: so many per class, or total:N", paper="KRT, section 4.1")
+    validation: float = option(
+        0.0, "part of the images set aside, never trained on, to calibrate scores; 0 sets none aside", low=0, high=0.5
+    )
     seed: int = option(0, "of all randomness", low=0, high=2**31 - 1)
     epochs: int = option(20, "per session", low=1, paper="KRT, section 4.1")
     base_epochs: int | None = option(None, "of the first session, if other than epochs", low=1)

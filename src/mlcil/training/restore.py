@@ -15,6 +15,8 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..data.augmentation import normalise
 from ..data.pixels import DecodedPixels, MemoryPixels
+from ..evaluation.calibration import Calibration, stored_thresholds
+from ..evaluation.metrics import Floats
 from ..methods.base import Method, State
 from ..models.backbone import SMALL, Backbone
 from .config import RunConfig, make_config, read_config
@@ -32,6 +34,7 @@ class TrainedRun:
         classes: the K classes seen by then, in column order.
         session: counts from 1.
         path: the run's folder.
+        calibration: of the K classes, if the run set images aside for it.
     """
 
     config: RunConfig
@@ -39,6 +42,12 @@ class TrainedRun:
     classes: tuple[str, ...]
     session: int
     path: Path
+    calibration: Calibration | None = None
+
+    @property
+    def thresholds(self) -> Floats | None:
+        """(K,) above which a score means that the class is present, if the method or the run found any."""
+        return stored_thresholds(self.method.thresholds(), self.calibration)
 
     def session_of(self, column: int) -> int:
         """The session, from 1, in which the class of this column was learned."""
@@ -66,7 +75,8 @@ def open_run(path: Path, session: int | None = None) -> TrainedRun:
     if not 1 <= number <= finished:
         raise UserError(f"run {path}: got session {number}, expected 1 to {finished}, the sessions that are finished")
     tensors, values = load_state(folder.state_file(number))
-    return TrainedRun(config, *_restore(config, State(tensors, values), folder.state_file(number)), number, path)
+    method, classes, calibration = _restore(config, State(tensors, values), folder.state_file(number))
+    return TrainedRun(config, method, classes, number, path, calibration)
 
 
 def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
@@ -96,7 +106,7 @@ def predict(run: TrainedRun, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.concatenate([np.empty((0, len(run.classes)), np.float32), *scores])
 
 
-def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple[str, ...]]:
+def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple[str, ...], Calibration | None]:
     blank = replace(config, settings=replace(config.settings, weights=None))  # the state holds the weights
     try:
         classes = tuple(str(name) for name in state.values["result"]["classes"])
@@ -105,12 +115,16 @@ def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple
             method.load_state(state)
         if sum(method.tagger.sizes) != len(classes):
             raise ValueError(f"heads for {sum(method.tagger.sizes)} classes, names for {len(classes)}")
+        found = state.values.get("calibration")
+        calibration = None if found is None else Calibration.from_values(found)
+        if calibration is not None and len(calibration.thresholds) != len(classes):
+            raise ValueError(f"calibration of {len(calibration.thresholds)} classes, names for {len(classes)}")
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"checkpoint {file} does not fit the run's config.yaml: {reason[:200]}") from error
     _take_normalisation(method.tagger.backbone, config.settings.weights)
     method.tagger.eval().requires_grad_(False)
-    return method, classes
+    return method, classes, calibration
 
 
 def _take_normalisation(backbone: Backbone, weights: str | None) -> None:

@@ -8,8 +8,9 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
@@ -21,6 +22,7 @@ from ..data.augmentation import make_augmentation
 from ..data.loading import BatchLoader, BatchSource
 from ..data.protocol import Session
 from ..evaluation.audit import audit_pseudo_labels
+from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from ..methods.base import State, TrainingSet
@@ -48,6 +50,20 @@ _HEADER = (
     "epochs",
     "preset",
 )
+
+
+class _Taught(NamedTuple):
+    """How a session's training went.
+
+    Attributes:
+        epochs: in it.
+        seconds: that it took.
+        lent: by how much more than was spent here, without waiting.
+    """
+
+    epochs: int
+    seconds: float
+    lent: float
 
 
 def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[str, Any]:
@@ -91,7 +107,7 @@ class _Run:
         self.is_writer = fabric.global_rank == 0
         self.reporter = Reporter(console if self.is_writer else Console(quiet=True), [])
         self.data = prepare_data(self.settings, self.reporter.say)
-        self.sessions = self.data.protocol.sessions()
+        self.sessions = self.data.protocol.sessions(self.settings.validation, self.settings.seed)
         self.reporter.work = [len(one.indices) * self._epochs(one) for one in self.sessions]
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.method.tagger.to(fabric.device)
@@ -99,6 +115,7 @@ class _Run:
         self.infer = TrainingInference(self.method.tagger, fabric, self.loader, self.settings.batch_size)
         self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
         self.results: list[SessionResult] = []
+        self.calibration = Calibration() if self.settings.validation else None
         self._base: str | None = None  # the name of the first session among shared ones
 
     def _loaders(self) -> tuple[BatchSource, BatchSource]:
@@ -131,18 +148,33 @@ class _Run:
         return self._write_results()
 
     def _session(self, session: Session, position: Position | None, saved: dict[str, Tensor]) -> None:
-        method, began = self.method, time.monotonic()
+        method, began, learning = self.method, time.monotonic(), 0.0
         if position is None:
             torch.manual_seed(derive_seed(self.settings.seed, session.number))
             method.before_session(session, self.infer)
+            learning = time.monotonic() - began
             on_first(self.fabric, lambda: self._audit(session))
         training = method.training_set(session)
-        loop = SessionTraining(method, session.number, training, self.settings, self.fabric, self.loader, saved)
-        seconds, lent = self._train(session, training, loop, position)
+        taught = self._teach(session, training, position, saved)
         torch.manual_seed(derive_seed(self.settings.seed, session.number, 0, 0, 0, 2))
+        learning -= time.monotonic()
         method.after_session(session, self.infer)
-        scored = self._score(session)
-        result = evaluate(
+        learning += time.monotonic()
+        self._calibrate(session)
+        # Without an epoch, what comes before and after training is all the learning there is.
+        seconds = taught.seconds if taught.epochs else learning
+        scored, state = self._score(session), method.state()
+        result = self._measure(session, training, scored, state, seconds)
+        self.results.append(result)
+        wall = time.monotonic() - began + taught.lent
+        on_first(self.fabric, lambda: self._keep(session, result, scored, state, taught.epochs, wall))
+        self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
+        self.reporter.result(result)
+
+    def _measure(
+        self, session: Session, training: TrainingSet, scored: ScoredImages, state: State, seconds: float
+    ) -> SessionResult:
+        return evaluate(
             scored.scores,
             scored.labels,
             session.number,
@@ -151,35 +183,50 @@ class _Run:
             self.results,
             training.shown,
             seconds,
-            method.notes(),
+            self.method.notes(),
+            stored_thresholds(self.method.thresholds(), self.calibration),
+            self.calibration,
+            sum(value.numel() * value.element_size() for value in state.tensors.values()),
         )
-        self.results.append(result)
-        on_first(self.fabric, lambda: self._keep(session, result, scored, loop.epochs, time.monotonic() - began + lent))
-        self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
-        self.reporter.result(result)
+
+    def _calibrate(self, session: Session) -> None:
+        """Find thresholds and a temperature for the new classes on images that nothing was trained on."""
+        if self.calibration is None:
+            return
+        rows, labels = session.validation
+        scores = self.infer(self.method.predict, rows) if len(rows) else np.empty((0, session.stop), np.float32)
+        self.calibration = self.calibration.extended(scores, labels, session.first)
+
+    def _teach(
+        self, session: Session, training: TrainingSet, position: Position | None, saved: dict[str, Tensor]
+    ) -> _Taught:
+        """Train the session, if the method has anything to train in it."""
+        if not self.method.trains(session):
+            self.method.tagger.to(self.fabric.device)  # what has grown; otherwise setting up an optimiser does it
+            self.reporter.session(session.number, session.new_classes, training.shown, epochs=0, done=1.0)
+            self.reporter.stop()
+            return _Taught(0, 0.0, 0.0)
+        loop = SessionTraining(self.method, session.number, training, self.settings, self.fabric, self.loader, saved)
+        return self._train(session, training, loop, position)
 
     def _train(
         self, session: Session, training: TrainingSet, loop: SessionTraining, position: Position | None
-    ) -> tuple[float, float]:
-        """Train, or take over a first session that another run has trained.
-
-        Returns:
-            The seconds that training took, and by how much more than was spent here, without waiting.
-        """
+    ) -> _Taught:
+        """Train, or take over a first session that another run has trained."""
         base = self._shared_base(session, training, is_new=position is None)
         with nullcontext() if base is None else base.claim(self.reporter.say):
             given = base.take() if base is not None and position is None else None
             if base is not None and given is not None:
                 self.reporter.say("session 1 is taken from another run that started alike")
                 on_first(self.fabric, lambda: self.folder.log(*given["epochs"]))
-                return given["seconds"], given["seconds"] - base.waited
+                return _Taught(loop.epochs, given["seconds"], given["seconds"] - base.waited)
             done = 0.0 if position is None else loop.part_done(position)
             self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
             seconds = loop.run(self._hooks(session, loop.epochs), position).seconds
             if base is not None and self.is_writer:
                 records = [one for one in parse_lines(self.folder.metrics) if "losses" in one]
                 base.give({"seconds": seconds, "epochs": records})
-        return seconds, 0.0 if base is None else -base.waited
+        return _Taught(loop.epochs, seconds, 0.0 if base is None else -base.waited)
 
     def _shared_base(self, session: Session, training: TrainingSet, is_new: bool) -> SharedBase | None:
         """Where the session is shared, if it is one that can be."""
@@ -199,12 +246,14 @@ class _Run:
             found = {key: notes.get(key) for key in ("threshold", "target")} | audit_pseudo_labels(pseudo, truth)
             self.folder.log({"session": session.number, "epoch": 0, "pseudo_labels": found})
 
-    def _keep(self, session: Session, result: SessionResult, scored: ScoredImages, epochs: int, seconds: float) -> None:
+    def _keep(
+        self, session: Session, result: SessionResult, scored: ScoredImages, state: State, epochs: int, seconds: float
+    ) -> None:
         cost = {"session_seconds": seconds, **_peak_memory(self.fabric.device)}
         self.folder.log({"session": session.number, "epoch": epochs, "map": result.map, **cost})
         save_scores(scores_file(self.folder.path, session.number), scored)
-        state = self.method.state()
-        values = _both(state.values, {"result": asdict(result)})
+        found = {} if self.calibration is None else {"calibration": self.calibration.to_values()}
+        values = _both(state.values, {"result": asdict(result)} | found)
         save_state(self.folder.state_file(session.number), state.tensors, values)
         self.folder.progress_file(session.number).unlink(missing_ok=True)
         self._write_results()
@@ -241,6 +290,8 @@ class _Run:
         for number in range(1, finished + 1):
             tensors, values = load_state(self.folder.state_file(number), with_tensors=number == finished)
             self.results.append(session_from_dict(values["result"]))
+            if self.calibration is not None:
+                self.calibration = Calibration.from_values(values["calibration"])
         file = self.folder.progress_file(finished + 1)
         position = None
         if finished < len(self.sessions) and file.exists():

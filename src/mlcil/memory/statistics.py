@@ -1,0 +1,176 @@
+"""All that a closed-form learner keeps of its images: sums, which can be added, taken away and merged.
+
+A ridge regression needs of its data no more than these sums, so a learner that keeps them has lost nothing by letting
+the images go: after any number of sessions, in any order, it solves the same equations as if it had all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UserError, unknown_name
+
+_SUMS = ("gram", "cross", "total", "positives", "counts", "weight")
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Weighted sums over images with features z (d,), labels y (K,) of 0 and 1 and weights w; all float64, on the CPU.
+
+    Attributes:
+        classes: the names of the K columns.
+        gram: (d, d), sum of w z z'.
+        cross: (d, K), sum of w z y'.
+        total: (d,), sum of w z.
+        positives: (K,), sum of w y.
+        counts: (K,), how many images were said to show each class, by a person and not by a model.
+        weight: (), sum of w.
+        features: what the features are; only sums of the same features can be brought together.
+    """
+
+    classes: tuple[str, ...]
+    gram: Tensor
+    cross: Tensor
+    total: Tensor
+    positives: Tensor
+    counts: Tensor
+    weight: Tensor
+    features: str = ""
+
+    @classmethod
+    def empty(cls, width: int, features: str = "") -> Statistics:
+        """Of no image and no class, for `width` features."""
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64)
+
+        none, of_classes = zeros(width, 0), zeros(0)
+        weight = torch.zeros((), dtype=torch.float64)
+        return cls((), zeros(width, width), none, zeros(width), of_classes, of_classes, weight, features)
+
+    @property
+    def width(self) -> int:
+        """d, the number of features."""
+        return len(self.total)
+
+    def with_classes(self, names: Sequence[str]) -> Statistics:
+        """With these classes in this order: a new one gets zeros, one that is not named is left out.
+
+        To leave a class out is exact removal: the result is that of never having been told its labels.
+
+        Raises:
+            ValueError: a name occurs twice.
+        """
+        if len(set(names)) != len(names):
+            raise ValueError(f"a class is named twice in {', '.join(names)}")
+        place = {name: column for column, name in enumerate(self.classes)}
+        old = [column for column, name in enumerate(names) if name in place]
+        source = [place[names[column]] for column in old]
+
+        def arranged(values: Tensor) -> Tensor:
+            wide = values.new_zeros(*values.shape[:-1], len(names))
+            wide[..., old] = values[..., source]
+            return wide
+
+        columns: dict[str, Any] = {key: arranged(getattr(self, key)) for key in ("cross", "positives", "counts")}
+        return replace(self, classes=tuple(names), **columns)
+
+    def with_images(
+        self, features: Tensor, labels: Tensor, weights: Tensor | None = None, told: Tensor | None = None
+    ) -> Statistics:
+        """With more images.
+
+        Arguments:
+            features: (N, d).
+            labels: (N, K) of 0 and 1 for every class, pseudo labels among them.
+            weights: (N,), 1 where not given.
+            told: (K,) how many images were truly said to show each class; the positives of `labels` if not given.
+        """
+        x, y = features.double(), labels.double()
+        w = x.new_ones(len(x)) if weights is None else weights.double()
+        weighted = x * w[:, None]
+        return replace(
+            self,
+            gram=self.gram + x.T @ weighted,
+            cross=self.cross + weighted.T @ y,
+            total=self.total + weighted.sum(0),
+            positives=self.positives + w @ y,
+            counts=self.counts + (y.sum(0) if told is None else told.double()),
+            weight=self.weight + w.sum(),
+        )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """As tensors and plain values for a file; of the symmetric matrix only one half."""
+        rows, columns = torch.tril_indices(self.width, self.width)
+        tensors = {key: getattr(self, key) for key in _SUMS} | {"gram": self.gram[rows, columns]}
+        return tensors, {"classes": list(self.classes), "features": self.features}
+
+    @classmethod
+    def from_state(cls, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Statistics:
+        """The inverse of `state`."""
+        width = len(tensors["total"])
+        rows, columns = torch.tril_indices(width, width)
+        gram = torch.zeros(width, width, dtype=torch.float64)
+        gram[rows, columns] = tensors["gram"]
+        gram[columns, rows] = tensors["gram"]
+        sums = {key: tensors[key] for key in _SUMS} | {"gram": gram}
+        return cls(classes=tuple(values["classes"]), features=values["features"], **sums)
+
+
+def merged(first: Statistics, second: Statistics) -> Statistics:
+    """The statistics of two learners' images together, exactly; a class that both know is the same class.
+
+    The columns are those of `first`, then those that only `second` has.
+
+    Raises:
+        UserError: their features are not the same.
+    """
+    _check_same_features(first, second)
+    names = list(dict.fromkeys((*first.classes, *second.classes)))
+    one, other = first.with_classes(names), second.with_classes(names)
+    return replace(one, **{key: getattr(one, key) + getattr(other, key) for key in _SUMS})
+
+
+def without(whole: Statistics, part: Statistics) -> Statistics:
+    """The statistics as if the images of `part`, say a session, had never been there.
+
+    A class of which no image is left is left out as well.
+
+    Raises:
+        UserError: their features are not the same, or `part` was never in `whole`.
+    """
+    _check_same_features(whole, part)
+    for name in part.classes:
+        if name not in whole.classes:
+            raise unknown_name("class to take away", name, whole.classes)
+    other = part.with_classes(whole.classes)
+    left = replace(whole, **{key: getattr(whole, key) - getattr(other, key) for key in _SUMS})
+    if (left.counts < 0).any() or left.weight < -1e-6 * whole.weight:
+        raise UserError("these images were never part of the learner: taking them away would leave less than nothing")
+    return left.with_classes(
+        [name for name, count in zip(left.classes, left.counts.tolist(), strict=True) if count > 0]
+    )
+
+
+def without_class(whole: Statistics, name: str) -> Statistics:
+    """The statistics as if the labels of one class had never been given; its images stay, as images of other classes.
+
+    Raises:
+        UserError: there is no such class.
+    """
+    if name not in whole.classes:
+        raise unknown_name("class", name, whole.classes)
+    return whole.with_classes([one for one in whole.classes if one != name])
+
+
+def _check_same_features(first: Statistics, second: Statistics) -> None:
+    if (first.features, first.width) != (second.features, second.width):
+        raise UserError(
+            "the two learners do not have the same features: they need the same backbone, weights, image size, "
+            "expansion and standardisation"
+        )

@@ -1,0 +1,202 @@
+"""The analytic learner: sums over images, and one linear system a session (after Zhang et al., L3A, ICML 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.config import option, with_default
+from ..core.errors import UserError
+from ..core.randomness import generator_from_torch
+from ..data.images import PRESENT
+from ..data.protocol import Session
+from ..memory.buffer import Budget
+from ..memory.statistics import Statistics
+from ..models.analytic import AnalyticTagger, FeatureShape, tempered
+from ..models.backbone import Backbone
+from ..models.ridge import Solution, choose_ridge, meaning, solve
+from ..models.tagger import AttentionShape
+from .base import Inference, Method, MethodConfig, State, Task, part_of, prefixed
+
+CHUNK = 4096  # images expanded at once
+MATCHED = 1000  # images on which window scores are brought to the scale of whole images
+
+
+@dataclass(frozen=True)
+class AnalyticConfig(MethodConfig):
+    """Features, and what is asked of the linear map."""
+
+    missing: str = with_default(MethodConfig, "missing", "negative", choices=("negative",))
+    base: str = option(
+        "frozen",
+        "the backbone stays as pretrained, or is trained in the first session and then frozen, alone or with "
+        "cross-attention whose embedding joins the features",
+        choices=("frozen", "finetune", "attention"),
+        paper="L3A, section 3",
+    )
+    expansion: int = option(2048, "random features beside the pooled ones", low=0, high=65536, paper="L3A, section 3")
+    pooling: str = option("average", "of the feature map over positions", choices=("average", "max", "both"))
+    power: float = option(0.5, "of the pooled values before standardisation, sign kept", low=0.1, high=2.0)
+    window: float = option(
+        0.4, "side of windows scored besides the image, as a part of its side; 0 none", low=0, high=1
+    )
+    window_weight: float = option(0.5, "of the best window's score, beside the whole image's", low=0)
+    ridge: float | None = option(
+        None, "strength of the regularisation; none chooses it by generalised cross-validation", low=1e-9
+    )
+    balance: float = option(
+        0.0,
+        "beta: images weigh by the frequency of their classes to the power -beta",
+        low=0,
+        high=2,
+        paper="L3A, eq. 9",
+    )
+    pseudo_above: float | None = option(
+        None, "an old class more probable than this counts as present; none labels nothing", low=0.5, high=1
+    )
+    width: int = option(384, "of the embedding with base attention", low=1, paper="KRT, section 4.1")
+    heads: int = option(8, "attention heads with base attention", low=1, paper="KRT, section 4.1")
+
+
+class _Labels(NamedTuple):
+    """What a session's images are taken to show."""
+
+    labels: Tensor  # (N, K) of 0 and 1
+    told: Tensor  # (K,) images of each class by annotation
+
+
+class Analytic(Method):
+    """Learns a session from one pass over its images; nothing is forgotten, as the sums over all images stay.
+
+    Attributes:
+        statistics: the sums over all sessions so far.
+        solution: of the last session.
+    """
+
+    name = "analytic"
+    summary = "closed-form heads on frozen features: sums over images, one linear system a session"
+    family = "closed form"
+    reference = "Zhang et al., L3A, ICML 2025"
+    Config = AnalyticConfig
+    config: AnalyticConfig
+    recipe = {"augment": "none"}  # each image is looked at once, as it is
+    tagger: AnalyticTagger
+
+    def __init__(self, config: AnalyticConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
+        if config.base == "attention" and config.width % config.heads:
+            raise UserError(f"analytic: width {config.width} is not a multiple of heads {config.heads}")
+        super().__init__(config, backbone, task, budget)
+        self.statistics = Statistics.empty(self.tagger.width)
+        self.solution: Solution | None = None
+        self._thresholds: Tensor | None = None  # (K,) of probabilities
+
+    def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
+        """Fixed features, and weights that are solved for."""
+        c = self.config
+        shape = FeatureShape(c.expansion, c.pooling, c.power, c.window, c.window_weight)
+        if c.base == "frozen":
+            backbone.freeze_all()
+        attention = AttentionShape(c.width, c.heads) if c.base == "attention" else None
+        return AnalyticTagger(backbone, shape, attention, trains_base=c.base != "frozen")
+
+    def trains(self, session: Session) -> bool:
+        """Only a first session that adapts the backbone."""
+        return session.number == 1 and self.config.base != "frozen"
+
+    def after_session(self, session: Session, infer: Inference) -> None:
+        """Add the session's images to the sums and solve for all classes, old and new."""
+        super().after_session(session, infer)
+        tagger = self.tagger
+        tagger.backbone.freeze_all()
+        described = torch.from_numpy(infer(tagger.describe, session.indices))  # (N, p)
+        if session.number == 1:
+            tagger.standardise(described)
+            self.statistics = Statistics.empty(tagger.width, tagger.fingerprint())
+        found = self._labels(session, infer)
+        self._add(described, found, session)
+        given = self.config.ridge
+        self.solution = choose_ridge(self.statistics) if given is None else solve(self.statistics, given)
+        self._set_scores(session, infer)
+
+    def thresholds(self) -> NDArray[np.float64] | None:
+        """Where F1 is highest if the scores of images with a class and without are normal; see `models.ridge`."""
+        return None if self._thresholds is None else self._thresholds.numpy()
+
+    def notes(self) -> dict[str, Any]:
+        """The strength chosen, and what cross-validation expects of it."""
+        if self.solution is None:
+            return {}
+        return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
+
+    def state(self) -> State:
+        """With the sums."""
+        state = super().state()
+        tensors, values = self.statistics.state()
+        if self._thresholds is not None:
+            state.tensors["thresholds"] = self._thresholds
+        return State(state.tensors | prefixed("statistics.", tensors), state.values | {"statistics": values})
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`; the last session's solution is in the model."""
+        super().load_state(state)
+        self.statistics = Statistics.from_state(part_of(state.tensors, "statistics."), state.values["statistics"])
+        self._thresholds = state.tensors.get("thresholds")
+        if self._thresholds is not None:
+            self.tagger.backbone.freeze_all()
+
+    def _labels(self, session: Session, infer: Inference) -> _Labels:
+        labels = torch.from_numpy(session.labels == PRESENT).float()
+        told = labels.sum(0)
+        if session.first and self.config.pseudo_above is not None:
+            scores = torch.from_numpy(infer(self.predict, session.indices))
+            labels[:, : session.first] = (scores[:, : session.first] > self.config.pseudo_above).float()
+        return _Labels(labels, told)
+
+    def _add(self, described: Tensor, found: _Labels, session: Session) -> None:
+        sums = self.statistics.with_classes(session.classes)
+        weights = balanced_weights(found.labels, sums.counts + found.told, self.config.balance)
+        nothing = torch.zeros_like(sums.counts)
+        for start in range(0, len(described), CHUNK):
+            part = slice(start, start + CHUNK)
+            told = found.told if start == 0 else nothing
+            features = self.tagger.expand(described[part].to(self.tagger.mean)).cpu()
+            sums = sums.with_images(features, found.labels[part], weights[part], told)
+        self.statistics = sums
+
+    def _set_scores(self, session: Session, infer: Inference) -> None:
+        """Put the weights into the model, with the probabilities and thresholds that belong to their scores.
+
+        A score with its best window's is brought to the scale of the whole image's by its mean and deviation on some of
+        the session's images, which needs no label, so it serves old classes too.
+        """
+        assert self.solution is not None
+        weights, means = self.solution.weights, meaning(self.statistics, self.solution)
+        self.tagger.set_solution(weights, means.slope, means.offset)
+        some = generator_from_torch().permutation(len(session.indices))[:MATCHED]
+        both = torch.from_numpy(infer(self.tagger.scores, np.sort(session.indices[some]))).double()  # (n, 2, K)
+        (whole, combined), (spread, wide) = both.mean(0), both.std(0, unbiased=False).clamp(min=1e-12)
+        stretch = spread / wide
+        shift = whole - stretch * combined
+        self.tagger.set_solution(weights, means.slope * stretch, means.slope * shift + means.offset)
+        self._thresholds = torch.sigmoid(tempered(means.slope * means.threshold + means.offset))
+
+
+def balanced_weights(labels: Tensor, counts: Tensor, beta: float) -> Tensor:
+    """(N,) weights by which rare classes count more: the mean of n_c^-beta over an image's classes (L3A, eq. 9).
+
+    Arguments:
+        labels: (N, K) of 0 and 1.
+        counts: (K,) n_c, how many images show each class; the weights n_c^-beta are scaled to a mean of 1 over the
+            classes with any.
+    """
+    seen = counts > 0
+    by_class = torch.where(seen, counts.clamp(min=1).double() ** -beta, 0.0)
+    by_class = by_class * seen.sum() / by_class.sum().clamp(min=1e-12)
+    shown = labels.double().sum(1)
+    mean = labels.double() @ by_class / shown.clamp(min=1)
+    return torch.where(shown > 0, mean, 1.0)

@@ -1,0 +1,195 @@
+"""A tagger whose heads are solved for, not trained: fixed features of an image and a linear map (Zhang et al., L3A)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .backbone import Backbone
+from .tagger import AttentionShape, Output, Tagger
+
+SMALLEST_DEVIATION = 1e-6
+ABSENT = -30.0  # the logit of a class that nothing is known of
+CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
+
+
+@dataclass(frozen=True)
+class FeatureShape:
+    """How an image becomes a vector.
+
+    Attributes:
+        expansion: random features max(0, R x) beside the standardised x itself.
+        pooling: of the feature map over positions: "average", "max" or "both".
+        power: of the pooled values, sign kept; 0.5 evens out features that fire rarely and strongly.
+        window: side of the square windows that are scored besides the whole image, as a part of the map's side; 0 none.
+        window_weight: of the best window's score, beside the whole image's.
+    """
+
+    expansion: int = 2048
+    pooling: str = "average"
+    power: float = 0.5
+    window: float = 0.4
+    window_weight: float = 0.5
+
+
+class AnalyticTagger(Tagger):
+    """Scores by weights that `set_solution` is given.
+
+    Before there are any, the logits are those of ordinary heads, so that a first session can train the backbone.
+
+    Arguments:
+        attention: trained in the first session; its embedding then joins the features.
+        trains_base: whether the first session trains at all.
+    """
+
+    mean: Tensor  # (p,) of the pooled features
+    deviation: Tensor  # (p,)
+    projection: Tensor  # (p, expansion)
+    weights: Tensor  # (d, K), d = expansion + p + 1
+    slope: Tensor  # (K,)
+    offset: Tensor  # (K,)
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        shape: FeatureShape,
+        attention: AttentionShape | None = None,
+        trains_base: bool = False,
+    ) -> None:
+        super().__init__(backbone, attention)
+        self.shape, self.trains_base = shape, trains_base
+        pooled = backbone.channels * (2 if shape.pooling == "both" else 1)
+        size = pooled + (attention.width if attention else 0)
+        # Each random feature looks at the standardised x along a direction of about unit length.
+        self.register_buffer("projection", torch.randn(size, shape.expansion) / size**0.5)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("deviation", torch.ones(size))
+        for name, solution in (
+            ("weights", torch.zeros(self.width, 0)),
+            ("slope", torch.ones(0)),
+            ("offset", torch.zeros(0)),
+        ):
+            self.register_buffer(name, solution)
+
+    @property
+    def width(self) -> int:
+        """d, the number of features after expansion, the constant included."""
+        return self.projection.shape[1] + self.projection.shape[0] + 1
+
+    def grow(self, classes: int) -> None:
+        """Make room for a session, absent until solved for; only a first session that trains gets a head."""
+        if self.trains_base and not self.sizes:
+            super().grow(classes)
+            return
+        self.sizes.append(classes)
+        if self.weights.shape[1]:
+            self.weights, self.slope = F.pad(self.weights, (0, classes)), F.pad(self.slope, (0, classes), value=1.0)
+            self.offset = F.pad(self.offset, (0, classes), value=ABSENT)
+
+    def forward(self, images: Tensor) -> Output:
+        """(B, 3, H, W) normalised images -> `Output`; logits of the classes solved for."""
+        if not self.weights.shape[1]:
+            return super().forward(images)
+        features = self.backbone(images)
+        logits = tempered(self.slope * self._combined(features)[1] + self.offset)
+        return Output(logits, features.mean(dim=(2, 3)), logits.new_zeros(len(logits), 0, 0), self.backbone.take_maps())
+
+    def describe(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, p), the pooled features before standardisation."""
+        return self._described(self.backbone(images))
+
+    def expand(self, described: Tensor) -> Tensor:
+        """(..., p) -> (..., d): random features, the standardised ones, and 1."""
+        x = (described - self.mean) / self.deviation
+        return torch.cat([torch.relu(x @ self.projection), x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 2, K): the score of the whole image, and with its best window's."""
+        return torch.stack(self._combined(self.backbone(images)), dim=1)
+
+    def standardise(self, described: Tensor) -> None:
+        """Take mean and deviation of features from (N, p); features that never change are left out."""
+        values = described.double()
+        deviation = values.std(0, unbiased=False)
+        self.mean.copy_(values.mean(0))
+        self.deviation.copy_(torch.where(deviation > SMALLEST_DEVIATION, deviation, torch.inf))
+
+    def set_solution(self, weights: Tensor, slope: Tensor, offset: Tensor) -> None:
+        """Score by weights (d, K), with probability sigmoid(slope s + offset)."""
+        self.weights, self.slope, self.offset = (value.to(self.mean) for value in (weights, slope, offset))
+
+    def fingerprint(self) -> str:
+        """A name for the features: equal where images become the same vectors."""
+        parts: list[nn.Module] = [self.backbone, *([self.attention] if self.attention is not None else [])]
+        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.grid, self.shape)).encode())
+        for value in (*_tensors(parts), self.mean, self.deviation, self.projection):
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        for name in ("weights", "slope", "offset"):  # of as many classes as were solved for
+            if (stored := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, self.mean.new_empty(stored.shape))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _combined(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        embedded = self._embedded(features)
+        whole = self._score(_pooled(features, self.shape.pooling), embedded)  # (B, K)
+        height, width = features.shape[-2:]
+        sides = [max(1, round(self.shape.window * side)) for side in (height, width)]
+        if not self.shape.window or sides == [height, width]:
+            return whole, whole
+        windows = _windows(features, self.shape.pooling, sides)  # (B, W, C)
+        best = self._score(windows, None if embedded is None else embedded[:, None]).amax(1)
+        return whole, whole + self.shape.window_weight * best
+
+    def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
+        return self.expand(self._joined(pooled, embedded)) @ self.weights
+
+    def _described(self, features: Tensor) -> Tensor:
+        return self._joined(_pooled(features, self.shape.pooling), self._embedded(features))
+
+    def _joined(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
+        """(..., C) and (..., e), which may lack the windows' dimension -> (..., p)."""
+        powered = pooled.sign() * pooled.abs() ** self.shape.power
+        if embedded is None:
+            return powered
+        return torch.cat([powered, embedded.expand(*powered.shape[:-1], -1)], dim=-1)
+
+    def _embedded(self, features: Tensor) -> Tensor | None:
+        return None if self.attention is None else self.attention(features)[0]  # (B, e)
+
+
+def tempered(logits: Tensor) -> Tensor:
+    """Logits whose probabilities stay apart in float32: beyond `CERTAIN` they grow as the logarithm, in the same order.
+
+    A Gaussian's far tail also promises more than photographs keep.
+    """
+    excess = (logits.abs() - CERTAIN).clamp(min=0)
+    return torch.where(excess > 0, logits.sign() * (CERTAIN + torch.log1p(excess)), logits)
+
+
+def _tensors(modules: list[nn.Module]) -> Iterator[Tensor]:
+    for module in modules:
+        yield from module.state_dict().values()
+
+
+def _pooled(features: Tensor, pooling: str) -> Tensor:
+    """(B, C, h, w) -> (B, C or 2 C)."""
+    return _windows(features, pooling, [*features.shape[-2:]])[:, 0]
+
+
+def _windows(features: Tensor, pooling: str, sides: list[int]) -> Tensor:
+    """(B, C, h, w) -> (B, W, C or 2 C), pooled within every window of these sides."""
+    made = []
+    if pooling in ("average", "both"):
+        made.append(F.avg_pool2d(features, sides, stride=1))
+    if pooling in ("max", "both"):
+        made.append(F.max_pool2d(features, sides, stride=1))
+    return torch.cat(made, dim=1).flatten(2).transpose(1, 2)

@@ -1,0 +1,147 @@
+"""Ridge regression from sums alone: the weights, their strength, and what their scores mean."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.errors import UserError
+from ..memory.statistics import Statistics
+
+LADDER = 2.0  # ratio of neighbouring strengths that are tried
+LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
+SMALLEST_VARIANCE = 1e-12
+
+
+class Solution(NamedTuple):
+    """Weights, and how much they lean on single images.
+
+    Attributes:
+        weights: (d, K) float64.
+        ridge: their strength.
+        freedom: effective number of parameters per image, in 0..1: how much an image's own label moves its own score.
+        error: the generalised cross-validation error, mean over classes, relative to guessing the mean.
+    """
+
+    weights: Tensor
+    ridge: float
+    freedom: float
+    error: float
+
+
+class Meaning(NamedTuple):
+    """What a class's score s means: the probability is sigmoid(slope s + offset), and s > threshold says present.
+
+    Attributes:
+        slope, offset, threshold: (K,) float64.
+    """
+
+    slope: Tensor
+    offset: Tensor
+    threshold: Tensor
+
+
+def solve(statistics: Statistics, ridge: float) -> Solution:
+    """The weights that minimise sum w |z' Theta - y'|^2 + ridge |Theta|^2; the last feature, a constant, is free.
+
+    Arguments:
+        statistics: sums over images whose last feature is 1.
+        ridge: above 0.
+
+    Raises:
+        UserError: the sums are not finite, or hold no image.
+    """
+    factor = _factor(statistics, ridge)
+    weights = torch.cholesky_solve(statistics.cross, factor)
+    inverse = torch.cholesky_inverse(factor)  # (d, d)
+    freedom = float((statistics.width - ridge * inverse.diagonal()[:-1].sum()) / statistics.weight)
+    return Solution(weights, ridge, freedom, _error(statistics, weights, ridge, freedom))
+
+
+def choose_ridge(statistics: Statistics) -> Solution:
+    """The weights at the strength of least generalised cross-validation error (Golub, Heath and Wahba, 1979).
+
+    The error of leaving each image out, estimated from the sums alone, is computed on a ladder of strengths, from the
+    middle in the direction in which it falls. No class counts more because it is frequent. The outcome depends on the
+    sums and on nothing else, such as the order in which they came about.
+    """
+    unit = float(statistics.gram.diagonal()[:-1].mean())
+    tried: dict[int, Solution] = {}
+
+    def at(rung: int) -> Solution:
+        if rung not in tried:
+            tried[rung] = solve(statistics, max(unit, 1e-12) * LADDER**rung)
+        return tried[rung]
+
+    best = 0
+    for step in (-1, 1):
+        while LOWEST <= best + step <= HIGHEST and at(best + step).error < at(best).error:
+            best += step
+    return at(best)
+
+
+def meaning(statistics: Statistics, solution: Solution) -> Meaning:
+    """What scores mean, from the sums alone: two Gaussians of one variance, images with the class and without.
+
+    An image of the sums had a part in its own score, `Solution.freedom`, which a new image has not; the means are
+    corrected for it. The threshold is where the F1 of the two Gaussians is highest. A class without any positive is
+    never present.
+    """
+    weights, count = solution.weights, statistics.weight
+    mean = weights.T @ statistics.total / count
+    variance = _squares(statistics, weights, solution.ridge) / count - mean**2
+    share = (statistics.positives / count).clamp(1e-12, 1 - 1e-9)
+    present = (weights * statistics.cross).sum(0) / statistics.positives.clamp(min=1e-12)
+    absent = (mean - share * present) / (1 - share)
+    within = variance - share * (1 - share) * (present - absent) ** 2
+    others = 1 - min(solution.freedom, 0.99)  # what a score owes to other images
+    high, low = 1 - (1 - present) / others, absent / others
+    spread = (within / others**2).clamp(min=SMALLEST_VARIANCE)
+    slope = ((high - low) / spread).clamp(min=1e-6)
+    offset = torch.log(share / (1 - share)) - slope * (high + low) / 2
+    threshold = _best_threshold(high, low, spread.sqrt(), share)
+    seen = statistics.positives > 0
+    return Meaning(
+        torch.where(seen, slope, 1.0), torch.where(seen, offset, -30.0), torch.where(seen, threshold, math.inf)
+    )
+
+
+def _best_threshold(high: Tensor, low: Tensor, deviation: Tensor, share: Tensor) -> Tensor:
+    """(K,) where F1 = 2 P R / (P + R) is highest, for normal scores around `high` (present) and `low` (absent)."""
+    reach = torch.linspace(-1, 3, 401, dtype=torch.float64)[:, None]
+    tried = low + (high - low) * reach  # (401, K)
+    found = share * torch.special.ndtr((high - tried) / deviation)
+    claimed = found + (1 - share) * torch.special.ndtr((low - tried) / deviation)
+    best = (2 * found / (share + claimed)).argmax(0, keepdim=True)
+    threshold: Tensor = tried.gather(0, best)[0]
+    return threshold
+
+
+def _factor(statistics: Statistics, ridge: float) -> Tensor:
+    matrix = statistics.gram.clone()
+    matrix.diagonal()[:-1] += ridge
+    if not torch.isfinite(matrix).all() or not torch.isfinite(statistics.cross).all():
+        raise UserError("the features are not finite; the backbone's weights or the images are damaged")
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if failed:
+        raise UserError("there is no solution: the learner has seen no image, or more was taken away than was added")
+    return factor
+
+
+def _squares(statistics: Statistics, weights: Tensor, ridge: float) -> Tensor:
+    """(K,) weighted sums of squared scores, w' A w; the normal equations spare the product with the matrix A."""
+    return (weights * statistics.cross).sum(0) - ridge * weights[:-1].square().sum(0)
+
+
+def _error(statistics: Statistics, weights: Tensor, ridge: float, freedom: float) -> float:
+    fit = 2 * (weights * statistics.cross).sum(0) - _squares(statistics, weights, ridge)
+    residual = statistics.positives - fit  # y is 0 or 1, so the sum of its squares is that of y
+    spread = statistics.positives * (1 - statistics.positives / statistics.weight)
+    known = spread > 1e-9 * statistics.weight
+    if not known.any():
+        return math.inf
+    return float((residual[known] / spread[known]).mean()) / max(1 - freedom, 1e-9) ** 2

@@ -1,0 +1,227 @@
+"""Thresholds and temperatures against a literal search, known answers and the shape of what is stored."""
+
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from mlcil.evaluation.calibration import (
+    Calibration,
+    best_temperature,
+    best_threshold,
+    class_thresholds,
+    stored_thresholds,
+)
+from mlcil.evaluation.metrics import average_precision, expected_calibration_error, f1_scores
+
+# Few distinct values, so that ties are the rule.
+LENGTH = 14
+tied = arrays(np.float64, LENGTH, elements=st.sampled_from([0.05, 0.1, 0.25, 0.5, 0.8, 1.0]))
+spread = arrays(np.float32, LENGTH, elements=st.floats(0.0009765625, 1, width=32))
+some_labels = arrays(np.int8, LENGTH, elements=st.sampled_from([-1, 0, 1]))
+
+
+def exact_f1(scores, labels, threshold):
+    hit = sum(score > threshold and label == 1 for score, label in zip(scores, labels, strict=True))
+    claimed = sum(score > threshold and label >= 0 for score, label in zip(scores, labels, strict=True))
+    return Fraction(2 * hit, claimed + int((labels == 1).sum()))
+
+
+def searched_threshold(scores, labels):
+    """The highest of the best among all midpoints, each tried on its own."""
+    known = [0.0, *sorted({float(score) for score, label in zip(scores, labels, strict=True) if label >= 0})]
+    middles = [(below + above) / 2 for below, above in pairwise(known)]
+    return max(middles, key=lambda middle: (exact_f1(scores, labels, middle), middle))
+
+
+@settings(deadline=None)
+@given(tied | spread, some_labels)
+def test_the_threshold_is_that_of_a_search_over_all_midpoints(scores, labels):
+    labels[0] = 1
+    assert best_threshold(scores, labels) == pytest.approx(searched_threshold(scores, labels), rel=1e-12)
+
+
+@settings(deadline=None)
+@given(tied | spread, some_labels, st.randoms(use_true_random=False))
+def test_the_threshold_does_not_depend_on_the_order_of_images(scores, labels, random):
+    order = random.sample(range(LENGTH), LENGTH)
+    assert best_threshold(scores[order], labels[order]) == best_threshold(scores, labels)
+
+
+def test_of_thresholds_that_do_as_well_the_highest_is_taken():
+    # To claim one is right once of once, to claim all is right twice of four times.
+    scores, labels = np.array([0.9, 0.6, 0.5, 0.2]), np.array([1, 0, 0, 1], np.int8)
+    assert exact_f1(scores, labels, 0.75) == exact_f1(scores, labels, 0.1) == Fraction(2, 3)
+    assert best_threshold(scores, labels) == 0.75
+
+
+@pytest.mark.parametrize("above", [0.3, 0.5, 0.7, 1e-300])
+def test_neighbours_of_floating_point_are_told_apart(above):
+    for _ in range(4):
+        below, above = above, math.nextafter(above, math.inf)
+        threshold = best_threshold(np.array([below, above]), np.array([0, 1], np.int8))
+        assert below <= threshold < above
+
+
+def test_claiming_all_is_a_choice_even_of_equal_scores():
+    assert best_threshold(np.array([0.4, 0.4]), np.array([1, 0], np.int8)) == 0.2
+    threshold = best_threshold(np.array([0.0, 0.0]), np.array([1, 0], np.int8))
+    assert f1_scores(np.zeros((2, 1)), np.array([[1], [0]]), np.array([threshold])).of1 == pytest.approx(2 / 3)
+
+
+def test_a_class_with_few_positives_takes_the_threshold_of_all_classes():
+    scores = np.array([[0.9, 0.3], [0.8, 0.35], [0.7, 0.32], [0.1, 0.1]])
+    labels = np.array([[1, 1], [1, 0], [1, 0], [0, 0]], np.int8)
+    own = best_threshold(scores[:, 0], labels[:, 0])
+    pooled = best_threshold(scores.ravel(), labels.ravel())
+    assert own == pytest.approx(0.4)
+    assert pooled == pytest.approx(0.525)
+    assert best_threshold(scores[:, 1], labels[:, 1]) == pytest.approx(0.2)
+    assert class_thresholds(scores, labels).tolist() == [own, pooled]
+
+
+def test_without_a_positive_the_threshold_is_a_half():
+    scores = np.random.default_rng(0).random((4, 2))
+    labels = np.array([[0, -1], [0, 0], [-1, 0], [0, 0]], np.int8)
+    assert best_threshold(scores[:, 0], labels[:, 0]) is None
+    assert class_thresholds(scores, labels).tolist() == [0.5, 0.5]
+    assert class_thresholds(scores[:0], labels[:0]).tolist() == [0.5, 0.5]
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def drawn(seed, temperature, count=20000):
+    """Labels as likely as sigmoid(logits) says, and scores that are too sure by the factor `temperature`."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(-1, 1.5, (count, 2))
+    return sigmoid(logits * temperature), (rng.random(logits.shape) < sigmoid(logits)).astype(np.int8)
+
+
+def likelihood(scores, labels, temperature):
+    """The negative log-likelihood, literally."""
+    p = sigmoid(np.log(scores / (1 - scores)) / temperature)
+    return -np.where(labels == 1, np.log(p), np.log(1 - p))[labels >= 0].sum()
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_a_known_temperature_is_found_again(temperature):
+    assert best_temperature(*drawn(0, temperature)) == pytest.approx(temperature, rel=0.05)
+
+
+def test_the_temperature_is_the_most_likely_one():
+    scores, labels = drawn(1, 1.7, 50)
+    labels[::7] = -1
+    best = best_temperature(scores, labels)
+    others = best * np.exp(np.array([-2, -0.5, -0.01, -1e-4, 1e-4, 0.01, 0.5, 2]))
+    assert likelihood(scores, labels, best) < min(likelihood(scores, labels, one) for one in others)
+
+
+def test_the_temperature_does_not_depend_on_the_order_of_images():
+    scores, labels = drawn(2, 1.3, 500)
+    order = np.random.default_rng(0).permutation(500)
+    assert best_temperature(scores[order], labels[order]) == best_temperature(scores, labels)
+
+
+def test_temperatures_stay_within_their_limits():
+    scores, labels = np.array([[0.9], [0.2], [0.0], [1.0]]), np.array([[1], [0], [0], [1]], np.int8)
+    assert best_temperature(scores, labels) == pytest.approx(math.exp(-3))
+    assert best_temperature(scores, 1 - labels) == pytest.approx(math.exp(3))
+
+
+def test_where_every_temperature_does_as_well_it_is_one():
+    assert best_temperature(np.full((3, 2), 0.5), np.ones((3, 2), np.int8)) == 1
+    assert best_temperature(np.full((3, 2), 0.9), np.full((3, 2), -1, np.int8)) == 1
+    assert best_temperature(np.empty((0, 2)), np.empty((0, 2), np.int8)) == 1
+
+
+def test_calibrated_probabilities_are_the_formula_and_right_more_often():
+    scores, labels = drawn(3, 3.0)
+    calibration = Calibration().extended(scores, labels, 0)
+    again, truth = drawn(4, 3.0)
+    probabilities = calibration.probabilities(again)
+    expected = sigmoid(np.log(again / (1 - again)) / calibration.temperatures)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
+    assert expected_calibration_error(again, truth) > 0.05
+    assert expected_calibration_error(probabilities, truth) < 0.01
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 7.0, math.exp(3)])
+def test_calibration_leaves_the_ranking_alone(temperature):
+    rng = np.random.default_rng(0)
+    scores = sigmoid(rng.normal(0, 8, (300, 2))).astype(np.float32)  # many beyond 1e-6
+    scores[:2] = [[0, 1], [1, 0]]
+    labels = rng.integers(-1, 2, scores.shape).astype(np.int8)
+    probabilities = Calibration(np.full(2, 0.5), np.full(2, temperature)).probabilities(scores)
+    assert probabilities[:2].tolist() == [[0, 1], [1, 0]]
+    np.testing.assert_array_equal(average_precision(probabilities, labels), average_precision(scores, labels))
+
+
+def test_a_session_adds_its_classes_and_leaves_the_others():
+    scores, labels = drawn(5, 2.0, 40)
+    first = Calibration().extended(scores[:, :1], labels[:, :1], 0)
+    hidden = np.concatenate([np.full((40, 1), -1, np.int8), labels[:, 1:]], axis=1)
+    second = first.extended(scores, hidden, 1)
+    assert second.thresholds.tolist() == [first.thresholds[0], best_threshold(scores[:, 1], labels[:, 1])]
+    own = best_temperature(scores[:, 1:], labels[:, 1:])
+    assert second.temperatures.tolist() == [first.temperatures[0], own]
+    assert own != first.temperatures[0]
+    assert len(first.thresholds) == 1
+
+
+def test_a_session_without_validation_images_gets_what_changes_nothing():
+    calibration = Calibration().extended(np.empty((0, 3), np.float32), np.empty((0, 3), np.int8), 0)
+    assert calibration.thresholds.tolist() == [0.5] * 3
+    scores = np.random.default_rng(0).random((4, 3))
+    np.testing.assert_allclose(calibration.probabilities(scores), scores, rtol=1e-12)
+
+
+def test_what_does_not_fit_is_refused():
+    scores, labels = drawn(6, 1.0, 5)
+    with pytest.raises(ValueError, match="columns 1 to 2 after 0 calibrated classes"):
+        Calibration().extended(scores, labels, 1)
+    full = Calibration().extended(scores, labels, 0)
+    with pytest.raises(ValueError, match="columns 2 to 2 after 2"):
+        full.extended(scores, labels, 2)
+    with pytest.raises(ValueError, match="contain NaN"):
+        Calibration().extended(np.full((5, 2), np.nan), labels, 0)
+    with pytest.raises(ValueError, match=r"expected \(images, 2\)"):
+        full.probabilities(scores[:, :1])
+
+
+def test_stored_values_come_back_to_the_bit():
+    calibration = Calibration().extended(*drawn(7, 1.9, 30), 0)
+    again = Calibration.from_values(json.loads(json.dumps(calibration.to_values())))
+    assert again.thresholds.tolist() == calibration.thresholds.tolist()
+    assert again.temperatures.tolist() == calibration.temperatures.tolist()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"thresholds": [0.5]},
+        {"thresholds": [0.5], "temperatures": []},
+        {"thresholds": 0.5, "temperatures": 1.0},
+        {"thresholds": ["x"], "temperatures": [1.0]},
+        {"thresholds": [0.5], "temperatures": [0.0]},
+        {"thresholds": [0.5], "temperatures": [None]},
+    ],
+)
+def test_damaged_values_are_refused(values):
+    with pytest.raises(ValueError, match=r"calibration|could not convert"):
+        Calibration.from_values(values)
+
+
+def test_a_methods_own_thresholds_come_first():
+    calibration = Calibration(np.array([0.4]), np.array([1.0]))
+    assert stored_thresholds(None, None) is None
+    assert stored_thresholds(None, calibration) is calibration.thresholds
+    assert stored_thresholds(np.array([0.7], np.float32), calibration) == pytest.approx([0.7])

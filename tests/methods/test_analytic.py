@@ -1,0 +1,198 @@
+"""The analytic learner: sessions give what all images at once give, and scores come with their meaning."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mlcil.core.errors import UserError
+from mlcil.memory.statistics import merged, without
+from mlcil.methods.analytic import balanced_weights
+from mlcil.methods.base import State
+from mlcil.models.ridge import solve
+from mlcil.training.config import make_config
+
+SMALL = {"expansion": 8, "window": 0.5}
+
+
+def learned(world, text="B0-C2", **options):
+    method = world.make("analytic", **(SMALL | options))
+    for session in world.sessions(text):
+        method.before_session(session, world.infer)
+        if method.trains(session):
+            world.train(session, 2)
+        method.after_session(session, world.infer)
+    return method
+
+
+def expanded(method, world, rows):
+    with torch.no_grad():
+        return method.tagger.expand(method.tagger.describe(world.images[rows])).double()
+
+
+def literal(method, world, ridge, marks=None):
+    """Ridge regression on the images of all sessions at once."""
+    z, y = [], []
+    for number, session in enumerate(world.sessions()):
+        labels = np.zeros((len(session.indices), 6))
+        labels[:, session.first : session.stop] = session.labels[:, session.first :] == 1
+        if marks is not None and number:
+            labels[:, : session.first] = marks[number]
+        z.append(expanded(method, world, session.indices))
+        y.append(torch.from_numpy(labels))
+    z, y = torch.cat(z), torch.cat(y)
+    penalty = ridge * torch.eye(z.shape[1], dtype=torch.float64)
+    penalty[-1, -1] = 0
+    return torch.linalg.solve(z.T @ z + penalty, z.T @ y)
+
+
+def test_sessions_give_the_solution_of_all_their_images_at_once(world):
+    method = learned(world, ridge=2.0)
+    found = method.solution.weights
+    torch.testing.assert_close(found, literal(method, world, 2.0), rtol=0, atol=1e-6)
+    assert method.statistics.classes == tuple("abcdef")
+    torch.testing.assert_close(method.tagger.weights.double(), found, rtol=1e-5, atol=1e-6)
+
+
+def test_images_and_passes(world):
+    learned(world)
+    sessions = world.sessions()
+    assert world.passes[0] == sessions[0].indices.tolist()
+    assert len(world.passes) == 2 * len(sessions)  # once for the sums, once for the scale of windows
+
+
+def test_it_trains_nothing_and_leaves_the_backbone_alone(world):
+    method = world.make("analytic", **SMALL)
+    before = {name: value.clone() for name, value in method.tagger.backbone.state_dict().items()}
+    assert not any(method.trains(session) for session in world.sessions())
+    assert not any(parameter.requires_grad for parameter in method.tagger.parameters())
+    method = learned(world)
+    assert all(torch.equal(method.tagger.backbone.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("base", ["finetune", "attention"])
+def test_the_base_may_train_in_the_first_session_alone(world, base):
+    method = world.make("analytic", base=base, width=16, heads=4, **SMALL)
+    first, second, _ = world.sessions()
+    assert [method.trains(one) for one in (first, second)] == [True, False]
+    method.before_session(first, world.infer)
+    before = {name: value.clone() for name, value in method.tagger.backbone.state_dict().items()}
+    world.train(first, 2)
+    after = {name: value.clone() for name, value in method.tagger.backbone.state_dict().items()}
+    assert any(not torch.equal(after[name], value) for name, value in before.items())
+    method.after_session(first, world.infer)
+    method.before_session(second, world.infer)
+    method.after_session(second, world.infer)
+    assert all(torch.equal(method.tagger.backbone.state_dict()[name], value) for name, value in after.items())
+    assert method.predict(world.images).shape == (24, 4)
+    state = method.state()
+    other = world.make("analytic", base=base, width=16, heads=4, **SMALL)
+    other.load_state(State(dict(state.tensors), json.loads(json.dumps(state.values))))
+    with torch.no_grad():
+        method.tagger.eval(), other.tagger.eval()
+        assert torch.equal(method.predict(world.images), other.predict(world.images))
+
+
+def test_a_resumed_learner_goes_on_to_the_bit(world):
+    sessions = world.sessions()
+    method = world.make("analytic", **SMALL)
+    for session in sessions[:2]:
+        method.before_session(session, world.infer)
+        torch.manual_seed(session.number)
+        method.after_session(session, world.infer)
+    state = method.state()
+    other = world.make("analytic", **SMALL)
+    other.load_state(State({k: v.clone() for k, v in state.tensors.items()}, json.loads(json.dumps(state.values))))
+    found = []
+    for one in (method, other):
+        world.method = one
+        one.before_session(sessions[2], world.infer)
+        torch.manual_seed(3)
+        one.after_session(sessions[2], world.infer)
+        found.append(one.state())
+    assert found[0].values == found[1].values
+    assert found[0].tensors.keys() == found[1].tensors.keys()
+    for name, value in found[0].tensors.items():
+        torch.testing.assert_close(found[1].tensors[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_window_scores_are_on_the_scale_of_whole_images(world):
+    method = learned(world, "B0-C3")
+    session = world.sessions("B0-C3")[-1]
+    with torch.no_grad():
+        whole, both = method.tagger.eval().scores(world.images[session.indices]).double().unbind(1)
+    from mlcil.models.ridge import meaning
+
+    means = meaning(method.statistics, method.solution)
+    straight = means.slope * whole + means.offset
+    matched = method.tagger.slope * both + method.tagger.offset
+    torch.testing.assert_close(matched.mean(0), straight.mean(0), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(matched.std(0), straight.std(0), rtol=1e-3, atol=1e-3)
+
+
+def test_pseudo_labels_are_hard_and_leave_the_sessions_own_columns_alone(world):
+    method = learned(world, ridge=2.0, pseudo_above=0.5)
+    assert torch.equal(method.statistics.counts, learned(world, ridge=2.0).statistics.counts)
+    marks, step = {}, world.make("analytic", ridge=2.0, pseudo_above=0.5, **SMALL)
+    for number, session in enumerate(world.sessions()):
+        step.before_session(session, world.infer)
+        if number:
+            with torch.no_grad():
+                scores = step.predict(world.images[session.indices])
+            marks[number] = (scores[:, : session.first] > 0.5).double().numpy()
+        step.after_session(session, world.infer)
+    assert sum(one.sum() for one in marks.values()) > 0
+    expected = literal(method, world, 2.0, marks)
+    torch.testing.assert_close(method.solution.weights, expected, rtol=0, atol=1e-5)
+
+
+def test_a_session_can_be_taken_back_and_a_colleagues_merged_in(world):
+    states = []
+    method = world.make("analytic", ridge=2.0, **SMALL)
+    for session in world.sessions():
+        method.before_session(session, world.infer)
+        method.after_session(session, world.infer)
+        states.append(method.statistics)
+    second = without(states[1], states[0])
+    left = without(states[2], second)
+    assert left.classes == ("a", "b", "e", "f")
+    ours = solve(left, 2.0).weights
+    both = merged(states[0], without(states[2], states[1]))
+    torch.testing.assert_close(ours, solve(both, 2.0).weights, rtol=0, atol=1e-8)
+
+
+def test_rare_classes_weigh_more():
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    counts = torch.tensor([16.0, 4.0])
+    weights = balanced_weights(labels, counts, 0.5)
+    torch.testing.assert_close(weights, torch.tensor([2 / 3, 4 / 3, 1.0, 1.0], dtype=torch.float64))
+    assert torch.equal(balanced_weights(labels, counts, 0.0), torch.ones(4, dtype=torch.float64))
+    absent = balanced_weights(labels[:1], torch.tensor([5.0, 0.0]), 0.5)
+    torch.testing.assert_close(absent, torch.ones(1, dtype=torch.float64))
+
+
+def test_thresholds_and_notes(world):
+    method = world.make("analytic", **SMALL)
+    assert method.thresholds() is None
+    method = learned(world)
+    assert method.thresholds().shape == (6,)
+    assert ((method.thresholds() > 0) & (method.thresholds() < 1)).all()
+    notes = method.notes()
+    assert notes["ridge"] > 0
+    assert 0 < notes["freedom"] < 1
+    given = learned(world, ridge=7.0)
+    assert given.notes()["ridge"] == 7.0
+
+
+def test_options():
+    assert make_config({"method": "analytic"}).settings.augment == "none"
+    with pytest.raises(UserError, match="missing: got 'ignore', expected one of negative"):
+        make_config({"method": "analytic"}, {"missing": "ignore"})
+    with pytest.raises(UserError, match="^method analytic keeps no exemplars"):
+        make_config({"method": "analytic", "buffer": "2"})
+
+
+def test_attention_heads_must_divide_the_width(world):
+    with pytest.raises(UserError, match="width 10 is not a multiple of heads 4"):
+        world.make("analytic", base="attention", width=10, heads=4)

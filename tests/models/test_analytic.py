@@ -1,0 +1,133 @@
+"""The analytic tagger: what an image becomes, and how scores become probabilities."""
+
+import pytest
+import torch
+
+from mlcil.models.analytic import CERTAIN, AnalyticTagger, FeatureShape, tempered
+from mlcil.models.backbone import Backbone
+from mlcil.models.tagger import AttentionShape
+
+IMAGES = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def made(attention=None, **shape):
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        backbone = Backbone("small_conv", 16)
+    backbone.freeze_all()
+    values = {"expansion": 20, "window": 0.0} | shape
+    return AnalyticTagger(backbone, FeatureShape(**values), attention, trains_base=attention is not None).eval()
+
+
+def solved(tagger, classes=3):
+    generator = torch.Generator().manual_seed(1)
+    tagger.grow(classes)
+    weights = torch.randn(tagger.width, classes, generator=generator)
+    tagger.set_solution(
+        weights, torch.rand(classes, generator=generator) + 0.5, torch.randn(classes, generator=generator)
+    )
+    return tagger
+
+
+@torch.no_grad()
+def test_features_are_random_ones_the_standardised_ones_and_a_constant():
+    tagger = made()
+    described = tagger.describe(IMAGES)
+    pooled = tagger.backbone(IMAGES).mean(dim=(2, 3))
+    torch.testing.assert_close(described, pooled.sign() * pooled.abs().sqrt())
+    tagger.standardise(described)
+    x = tagger.expand(described)[:, 20:-1]
+    moving = described.std(0) > 1e-6
+    torch.testing.assert_close(x.mean(0), torch.zeros(x.shape[1]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(x.std(0, unbiased=False)[moving], torch.ones(int(moving.sum())), atol=1e-3, rtol=0)
+    assert (x[:, ~moving] == 0).all()  # what never changes says nothing, and is not blown up
+    torch.testing.assert_close(tagger.expand(described)[:, :20], torch.relu(x @ tagger.projection))
+    assert (tagger.expand(described)[:, -1] == 1).all()
+    assert tagger.expand(described).shape[1] == tagger.width
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooling", ["average", "max", "both"])
+def test_the_best_window_counts_besides_the_whole_image(pooling):
+    tagger = solved(made(pooling=pooling, window=0.5, window_weight=0.3))
+    features = tagger.backbone(IMAGES)
+    side = round(features.shape[-1] * 0.5)
+    last = features.shape[-1] - side
+
+    def score(part):
+        pools = {"average": [part.mean((2, 3))], "max": [part.amax((2, 3))]}
+        pools["both"] = [*pools["average"], *pools["max"]]
+        pooled = torch.cat(pools[pooling], 1)
+        return tagger.expand(pooled.sign() * pooled.abs().sqrt()) @ tagger.weights
+
+    places = [(row, column) for row in range(last + 1) for column in range(last + 1)]
+    windows = [score(features[:, :, row : row + side, column : column + side]) for row, column in places]
+    expected = score(features) + 0.3 * torch.stack(windows).amax(0)
+    whole, both = tagger.scores(IMAGES).unbind(1)
+    torch.testing.assert_close(whole, score(features))
+    torch.testing.assert_close(both, expected)
+    assert not torch.equal(whole, both)
+    logits = tempered(tagger.slope * expected + tagger.offset)
+    torch.testing.assert_close(tagger(IMAGES).logits, logits)
+
+
+@torch.no_grad()
+def test_windows_as_large_as_the_image_add_nothing():
+    tagger = solved(made(window=1.0))
+    whole, both = tagger.scores(IMAGES).unbind(1)
+    assert torch.equal(whole, both)
+
+
+def test_growing_keeps_old_scores_and_says_absent_of_new_classes():
+    tagger = solved(made())
+    with torch.no_grad():
+        before = tagger(IMAGES).logits
+        tagger.grow(2)
+        after = tagger(IMAGES).logits
+    assert torch.equal(after[:, :3], before)
+    assert (torch.sigmoid(after[:, 3:]) < 1e-3).all()
+
+
+def test_far_logits_keep_their_order_as_probabilities():
+    logits = torch.cat([torch.linspace(-5.9, 5.9, 50), torch.linspace(6, 80, 200), -torch.linspace(6, 80, 200)])
+    ordered = logits.sort().values
+    probabilities = torch.sigmoid(tempered(ordered))
+    assert (probabilities.diff() > 0).all()
+    inside = ordered.abs() <= CERTAIN
+    assert torch.equal(tempered(ordered)[inside], ordered[inside])
+    assert (torch.sigmoid(ordered).diff() == 0).any()  # which plain float32 does not
+
+
+@torch.no_grad()
+def test_state_fits_a_tagger_of_any_number_of_classes():
+    tagger = solved(made(), 4)
+    other = made()
+    other.grow(4)
+    other.load_state_dict(tagger.state_dict())
+    assert torch.equal(other(IMAGES).logits, tagger(IMAGES).logits)
+
+
+def test_a_fingerprint_tells_features_apart():
+    first = made().fingerprint()
+    assert first == made().fingerprint()
+    moved = made()
+    moved.standardise(torch.randn(9, moved.projection.shape[0]))
+    changed = made()
+    with torch.no_grad():
+        next(changed.backbone.parameters()).add_(1e-3)
+    others = [made(power=1.0), made(expansion=21), made(pooling="max"), moved, changed]
+    assert len({first, *(one.fingerprint() for one in others)}) == 6
+
+
+@torch.no_grad()
+def test_an_embedding_joins_the_features_and_trains_before_the_first_solution():
+    tagger = made(AttentionShape(8, 2), window=0.5)
+    tagger.grow(3)
+    assert tagger(IMAGES).logits.shape == (5, 3)  # ordinary heads
+    embedded = tagger.attention(tagger.backbone(IMAGES))[0]
+    described = tagger.describe(IMAGES)
+    torch.testing.assert_close(described[:, -8:], embedded)
+    tagger.set_solution(torch.randn(tagger.width, 3), torch.ones(3), torch.zeros(3))
+    whole, both = tagger.scores(IMAGES).unbind(1)
+    torch.testing.assert_close(whole, tagger.expand(described) @ tagger.weights)
+    assert not torch.equal(whole, both)

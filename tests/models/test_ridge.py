@@ -1,0 +1,117 @@
+"""Ridge regression from sums: the weights, the strength, and the meaning of scores."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlcil.core.errors import UserError
+from mlcil.memory.statistics import Statistics
+from mlcil.models.ridge import LADDER, choose_ridge, meaning, solve
+
+
+def made(seed=0, images=60, width=9, classes=3, noise=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(images, width, generator=generator, dtype=torch.float64)
+    z[:, -1] = 1
+    truth = torch.randn(width, classes, generator=generator, dtype=torch.float64)
+    y = (z @ truth + noise * torch.randn(images, classes, generator=generator) > 1).double()
+    names = [str(column) for column in range(classes)]
+    return Statistics.empty(width).with_classes(names).with_images(z, y), z, y
+
+
+def literal(z, y, ridge):
+    """Ridge regression as written, and the hat matrix."""
+    penalty = ridge * torch.eye(z.shape[1], dtype=torch.float64)
+    penalty[-1, -1] = 0
+    inverse = torch.linalg.inv(z.T @ z + penalty)
+    return inverse @ z.T @ y, z @ inverse @ z.T
+
+
+@given(seed=st.integers(0, 10**6), ridge=st.floats(0.1, 1e4))
+@settings(max_examples=30, deadline=None)
+def test_solution_freedom_and_error_are_those_of_the_images(seed, ridge):
+    sums, z, y = made(seed)
+    found = solve(sums, ridge)
+    weights, hat = literal(z, y, ridge)
+    torch.testing.assert_close(found.weights, weights, rtol=1e-8, atol=1e-8)
+    assert found.freedom == pytest.approx(float(hat.diagonal().sum()) / len(z), rel=1e-8)
+    used = y.std(0) > 0
+    squares = ((z @ weights - y) ** 2).sum(0)[used] / ((y - y.mean(0)) ** 2).sum(0)[used]
+    assert found.error == pytest.approx(float(squares.mean()) / (1 - found.freedom) ** 2, rel=1e-6)
+
+
+def test_the_chosen_strength_is_the_best_of_the_ladder():
+    sums, _, _ = made(1, images=40, width=30, noise=3.0)
+    best = choose_ridge(sums)
+    assert all(solve(sums, best.ridge * LADDER**step).error >= best.error for step in (-1, 1))
+    unit = float(sums.gram.diagonal()[:-1].mean())
+    assert np.log2(best.ridge / unit) == pytest.approx(round(np.log2(best.ridge / unit)))
+
+
+def test_noise_asks_for_more_strength():
+    quiet, loud = (choose_ridge(made(2, images=80, width=20, noise=noise)[0]).ridge for noise in (0.05, 8.0))
+    assert loud > 4 * quiet
+
+
+def test_a_class_without_positives_is_finite_and_never_present():
+    sums, _, _ = made(3)
+    wide = sums.with_classes([*sums.classes, "none"])
+    found = choose_ridge(wide)
+    means = meaning(wide, found)
+    assert torch.isfinite(found.weights).all()
+    assert torch.equal(found.weights[:, 3], torch.zeros(9, dtype=torch.float64))
+    assert torch.isfinite(means.slope).all()
+    assert torch.isfinite(means.offset).all()
+    assert means.threshold[3] == torch.inf
+    assert torch.sigmoid(means.offset[3]) < 1e-9
+    torch.testing.assert_close(found.weights[:, :3], solve(sums, found.ridge).weights)
+
+
+def test_the_meaning_of_scores_comes_from_their_moments():
+    sums, z, y = made(4, images=400, classes=2)
+    found = solve(sums, 5.0)
+    scores = z @ found.weights
+    for column in range(2):
+        present, absent = scores[y[:, column] == 1, column], scores[y[:, column] == 0, column]
+        share, own = len(present) / len(z), found.freedom
+        within = (present.var(unbiased=False) * len(present) + absent.var(unbiased=False) * len(absent)) / len(z)
+        high, low = (present.mean() - own) / (1 - own), absent.mean() / (1 - own)
+        slope = (high - low) / (within / (1 - own) ** 2)
+        offset = np.log(share / (1 - share)) - slope * (high + low) / 2
+        means = meaning(sums, found)
+        assert means.slope[column] == pytest.approx(float(slope), rel=1e-8)
+        assert means.offset[column] == pytest.approx(float(offset), rel=1e-8)
+
+
+def test_on_normal_scores_probability_is_calibrated_and_the_threshold_is_the_best():
+    generator = torch.Generator().manual_seed(0)
+    count, share = 200_000, 0.1
+    y = (torch.rand(count, 1, generator=generator) < share).double()
+    score = 0.2 * y + 0.1 * torch.randn(count, 1, generator=generator).double()
+    sums = Statistics.empty(2).with_classes(["a"]).with_images(torch.cat([score, torch.ones(count, 1)], 1), y)
+    fitted = solve(sums, 1e-6)
+    means = meaning(sums, fitted)
+    score = torch.cat([score, torch.ones(count, 1)], 1) @ fitted.weights  # a multiple of the feature, and a constant
+    probability = torch.sigmoid(means.slope * score + means.offset)
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        inside = (probability >= low) & (probability < low + 0.2)
+        assert float(y[inside].mean()) == pytest.approx(float(probability[inside].mean()), abs=0.02)
+
+    def f1(threshold):
+        claimed = score > threshold
+        return float(2 * (claimed & (y == 1)).sum() / (claimed.sum() + y.sum()))
+
+    best = max(f1(threshold) for threshold in np.linspace(float(score.min()), float(score.max()), 400))
+    middle = (score[y == 1].mean() + score[y == 0].mean()) / 2
+    assert f1(means.threshold[0]) > best - 0.003
+    assert f1(middle) < best - 0.05  # the middle between the means is far from it
+
+
+def test_nothing_seen_and_damaged_features_are_said():
+    with pytest.raises(UserError, match="no image"):
+        solve(Statistics.empty(3).with_classes(["a"]), 1.0)
+    z = torch.tensor([[float("nan"), 1.0]])
+    with pytest.raises(UserError, match="not finite"):
+        solve(Statistics.empty(2).with_classes(["a"]).with_images(z, torch.ones(1, 1)), 1.0)
