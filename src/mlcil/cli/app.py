@@ -265,7 +265,12 @@ def explain(
     session: Annotated[
         int | None, typer.Option(help="The model after this session; the last by default.", min=1)
     ] = None,
-    threshold: Annotated[float, typer.Option(help="Tags with this score or more.", min=0, max=1)] = 0.8,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Tags with this score or more; by default those stored with the model, or 0.8.", min=0, max=1
+        ),
+    ] = None,
     most: Annotated[int, typer.Option(help="So many tags at most.", min=1)] = 4,
 ) -> None:
     """Show where in an image the evidence for each predicted tag lies."""

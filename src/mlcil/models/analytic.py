@@ -113,6 +113,19 @@ class AnalyticTagger(Tagger):
         """(B, 3, H, W) -> (B, 2, K): the score of the whole image, and with its best window's."""
         return torch.stack(self._combined(self.backbone(images)), dim=1)
 
+    def evidence(self, features: Tensor) -> Tensor:
+        """(B, C, h, w) feature map -> (B, K, h, w), the score of the window around each place, or nearest to it."""
+        height, width = features.shape[-2:]
+        sides = self._window_sides(height, width)
+        embedded = self._embedded(features)
+        scores = self._score(
+            _windows(features, self.shape.pooling, sides), None if embedded is None else embedded[:, None]
+        )  # (B, W, K)
+        rows, columns = height - sides[0] + 1, width - sides[1] + 1
+        inside = scores.transpose(1, 2).reshape(len(features), -1, rows, columns)
+        top, left = (height - rows) // 2, (width - columns) // 2
+        return F.pad(inside, (left, width - columns - left, top, height - rows - top), mode="replicate")
+
     def standardise(self, described: Tensor) -> None:
         """Take mean and deviation of features from (N, p); features that never change are left out."""
         values = described.double()
@@ -141,13 +154,15 @@ class AnalyticTagger(Tagger):
     def _combined(self, features: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self._embedded(features)
         whole = self._score(_pooled(features, self.shape.pooling), embedded)  # (B, K)
-        height, width = features.shape[-2:]
-        sides = [max(1, round(self.shape.window * side)) for side in (height, width)]
-        if not self.shape.window or sides == [height, width]:
+        sides = self._window_sides(*features.shape[-2:])
+        if not self.shape.window or sides == [*features.shape[-2:]]:
             return whole, whole
         windows = _windows(features, self.shape.pooling, sides)  # (B, W, C)
         best = self._score(windows, None if embedded is None else embedded[:, None]).amax(1)
         return whole, whole + self.shape.window_weight * best
+
+    def _window_sides(self, *sides: int) -> list[int]:
+        return [max(1, round(self.shape.window * side)) for side in sides]
 
     def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
         return self.expand(self._joined(pooled, embedded)) @ self.weights

@@ -17,7 +17,7 @@ from ..data.decoding import BadImage, decode, resized
 from ..data.images import PRESENT, LabelledImages
 from ..data.sources import load
 from ..training.restore import TrainedRun, open_run, read_images
-from .explanation import MOST, THRESHOLD, check_has_maps, explain
+from .explanation import MOST, check_has_maps, explain
 from .explanation_drawing import draw, save
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def explain_files(
     images: Sequence[Path],
     out: Path,
     session: int | None = None,
-    threshold: float = THRESHOLD,
+    threshold: float | None = None,
     most: int = MOST,
 ) -> list[Path]:
     """Draw the maps of image files, one PNG each.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..models.analytic import AnalyticTagger
 from ..models.tagger import Tagger
 from ..training.restore import TrainedRun, prepare_images
 
@@ -87,31 +88,36 @@ def relevance(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tenso
     return speaking[:, : height * width].reshape(-1, height, width)
 
 
-def explain(run: TrainedRun, pixels: NDArray[np.uint8], threshold: float = THRESHOLD, most: int = MOST) -> Explanation:
+def explain(
+    run: TrainedRun, pixels: NDArray[np.uint8], threshold: float | None = None, most: int = MOST
+) -> Explanation:
     """Tag a picture and find what in it speaks for each tag.
 
     With cross-attention a tag's map is its `relevance`, with linear heads the positive part of its
-    `class_activation`.
+    `class_activation`, with solved heads that of its score window by window.
 
     Arguments:
         pixels: uint8 (H, W, 3), of any size.
-        threshold: tags with at least this score are shown; the best one always is.
+        threshold: tags with at least this score are shown, the best one always; None for the thresholds stored with
+            the model, or 0.8 where it has none.
         most: at most so many tags.
 
     Raises:
         UserError: the model has no such maps, or a number is out of range.
     """
     check_has_maps(run)
-    if not 0 <= threshold <= 1:
+    if threshold is not None and not 0 <= threshold <= 1:
         raise UserError(f"threshold: got {threshold}, expected 0 to 1")
     if most < 1:
         raise UserError(f"number of tags to show: got {most}, expected at least 1")
     tagger, images = run.method.tagger, prepare_images(run, pixels[None])
+    stored = run.thresholds if threshold is None else None
+    limits = np.full(len(run.classes), THRESHOLD if threshold is None else threshold) if stored is None else stored
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
         features = tagger.backbone(images)  # (1, C, h, w)
     order = np.argsort(-scores, kind="stable")[:most]
-    shown = [int(column) for place, column in enumerate(order) if place == 0 or scores[column] >= threshold]
+    shown = [int(column) for place, column in enumerate(order) if place == 0 or scores[column] >= limits[column]]
     maps = _maps(tagger, features, shown).numpy()
     tags = [
         Tag(run.classes[column], float(scores[column]), run.session_of(column), one)
@@ -121,13 +127,13 @@ def explain(run: TrainedRun, pixels: NDArray[np.uint8], threshold: float = THRES
 
 
 def check_has_maps(run: TrainedRun) -> None:
-    """Refuse a run whose scores come neither from cross-attention nor from linear heads.
+    """Refuse a run whose scores come neither from cross-attention nor from linear or solved heads.
 
     Raises:
         UserError: naming the method.
     """
     tagger, method = run.method.tagger, run.config.settings.method
-    if type(tagger).forward is not Tagger.forward:
+    if type(tagger).forward is not Tagger.forward and not isinstance(tagger, AnalyticTagger):
         raise UserError(
             f"run {run.path}: method {method} has no maps, as its heads do not read the picture's feature map; "
             "expected cross-attention (krt) or linear heads on the pooled feature (ft and most others)"
@@ -137,6 +143,8 @@ def check_has_maps(run: TrainedRun) -> None:
 
 
 def _maps(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
+    if isinstance(tagger, AnalyticTagger):
+        return tagger.evidence(features)[0, list(columns)].clamp(min=0)
     if tagger.attention is not None:
         return relevance(tagger, features, columns)
     return class_activation(tagger, features)[0, list(columns)].clamp(min=0)
@@ -146,7 +154,7 @@ def _maps(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
 def _session_attention(tagger: Tagger, features: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(t, h, w) and (t, heads) of one image; see `Explanation`."""
     height, width = features.shape[-2:]
-    if tagger.attention is None:
+    if tagger.attention is None or isinstance(tagger, AnalyticTagger):
         return np.zeros((0, height, width), np.float32), np.zeros((0, 0), np.float32)
     weights = tagger.attention.weights(features)[:, 0, :, : height * width]  # (t, heads, h * w)
     return weights.mean(1).reshape(-1, height, width).numpy(), weights.sum(2).numpy()

@@ -127,7 +127,7 @@ def _name_panel(axes: Axes, first: str, second: str, small: bool) -> None:
 
 def _legend(has_attention: bool) -> str:
     if not has_attention:
-        return "Tags: class activation, positive part; each on a scale of its own, + marks its peak."
+        return "Tags: the score of each place, positive part; each on a scale of its own, + marks its peak."
     return (
         "Tags: attention times gradient of the tag's logit, positive part; "
         "each on a scale of its own, + marks its peak.\n"
