@@ -259,6 +259,16 @@ def test_the_cost_of_a_run(collection):
     assert oewc[1:4] == ["oewc (unfinished)", "6", rate]
 
 
+def test_what_a_method_keeps_is_shown_where_it_is_known(tmp_path):
+    folder = made_run(tmp_path, "a")
+    results = json.loads((folder / "results.json").read_text())
+    results["sessions"][-1]["bytes_kept"] = 12_340_000
+    write_json(folder / "results.json", results)
+    table = tables.cost(collect([folder]))
+    assert [one.mean for one in column(table, "kept MB")] == [12.34]
+    assert table.headings.index("device") in table.is_text
+
+
 def test_wall_clock_is_unknown_if_a_session_did_not_tell_and_gpu_memory_is_shown_if_there_is_any(tmp_path):
     folder = made_run(tmp_path, "a")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

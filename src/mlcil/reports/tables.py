@@ -113,19 +113,19 @@ def pseudo_labels(collection: Collection) -> Table | None:
 def cost(collection: Collection) -> Table:
     """What the runs took."""
     headings = ["setting", "method", "training s", "images/s", "wall clock s"]
-    headings += ["peak memory MB", "peak GPU MB", "device", "processes", "threads"]
+    headings += ["peak memory MB", "peak GPU MB", "kept MB", "device", "processes", "threads"]
     rows = []
     for group in _by_setting(collection):
         runs = group.shown
         cells: list[Cell] = [group.setting, label(group), spread(map(_train_seconds, runs), 0)]
         cells += [spread(map(_rate, runs)), spread(map(_wall_seconds, runs), 0)]
-        cells += [_peak(runs, "peak_memory_mb"), _peak(runs, "gpu_memory_mb")]
+        cells += [_peak(runs, "peak_memory_mb"), _peak(runs, "gpu_memory_mb"), spread(map(_kept_megabytes, runs))]
         rows.append(_row(group, [*cells, *(_of_launches(runs, key) for key in ("device", "processes", "threads"))]))
     note = (
         "Per run: seconds of training alone; wall clock with pseudo labels and evaluation, of the launches that ended "
-        "a session; the largest memory of a process."
+        "a session; the largest memory of a process; what the method keeps after the last session, model included."
     )
-    return _without_empty(Table("cost", "Cost", note, headings, rows, (0, 1, 7)))
+    return _without_empty(Table("cost", "Cost", note, headings, rows, (0, 1, 8)))
 
 
 def environment(collection: Collection) -> Table:
@@ -171,6 +171,11 @@ def _last_value(key: str) -> Getter:
 
 def _f1(key: str) -> Getter:
     return lambda run: _number((run.sessions[-1].get("f1") or {}).get(key))
+
+
+def _kept_megabytes(run: RunRecord) -> float | None:
+    kept = _number(run.sessions[-1].get("bytes_kept")) if run.sessions else None
+    return None if kept is None else kept / 1e6
 
 
 def _ece(key: str) -> Getter:
