@@ -106,9 +106,9 @@ def drawn(seed, temperature, count=20000):
 
 
 def likelihood(scores, labels, temperature):
-    """The negative log-likelihood, literally."""
+    """The negative log-likelihood, literally, with what holds the temperature at 1."""
     p = sigmoid(np.log(scores / (1 - scores)) / temperature)
-    return -np.where(labels == 1, np.log(p), np.log(1 - p))[labels >= 0].sum()
+    return -np.where(labels == 1, np.log(p), np.log(1 - p))[labels >= 0].sum() + (1 / temperature - 1) ** 2 / 2
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
@@ -130,10 +130,16 @@ def test_the_temperature_does_not_depend_on_the_order_of_images():
     assert best_temperature(scores[order], labels[order]) == best_temperature(scores, labels)
 
 
+def test_a_few_images_without_an_error_do_not_drive_the_temperature_to_its_limit():
+    scores, labels = np.array([[0.6], [0.4]]), np.array([[1], [0]], np.int8)
+    assert 0.7 < best_temperature(scores, labels) < 1
+    many, truth = scores.repeat(5000, axis=0), labels.repeat(5000, axis=0)
+    assert best_temperature(many, truth) < 0.1  # there is no doubt about so many
+
+
 def test_temperatures_stay_within_their_limits():
-    scores, labels = np.array([[0.9], [0.2], [0.0], [1.0]]), np.array([[1], [0], [0], [1]], np.int8)
-    assert best_temperature(scores, labels) == pytest.approx(math.exp(-3))
-    assert best_temperature(scores, 1 - labels) == pytest.approx(math.exp(3))
+    scores, labels = np.array([[0.9], [0.2], [0.0], [1.0]]), np.array([[0], [1], [1], [0]], np.int8)
+    assert best_temperature(scores.repeat(99, axis=0), labels.repeat(99, axis=0)) == pytest.approx(math.exp(3))
 
 
 def test_where_every_temperature_does_as_well_it_is_one():

@@ -12,7 +12,7 @@ from mlcil.memory.statistics import Statistics, merged, without, without_class
 from mlcil.models.ridge import choose_ridge, solve
 
 WIDTH, RIDGE = 12, 3.0
-SUMS = ("gram", "cross", "total", "positives", "counts", "weight")
+SUMS = ("gram", "cross", "total", "positives", "counts", "weight", "images")
 
 
 def session(seed, classes, images=40, features="same"):
@@ -137,6 +137,15 @@ def test_pseudo_labels_are_not_counted_as_told():
     z, y, told = torch.ones(3, WIDTH), torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([1.0])
     sums = Statistics.empty(WIDTH).with_classes(["a"]).with_images(z, y, told=told)
     assert (sums.positives.item(), sums.counts.item(), sums.weight.item()) == (2.0, 1.0, 3.0)
+
+
+def test_pseudo_labels_survive_taking_away_the_last_session_twice():
+    (first, _), (_, (z, y, _)) = PARTS[0], PARTS[1]
+    labels = torch.cat([torch.zeros(len(z), 2), y], 1)
+    labels[::3, 0] = 1  # what a model says of class a, which nobody labelled here
+    later = first.with_classes(["a", "b", "c"]).with_images(z, labels, told=torch.tensor([0.0, 0.0, float(y.sum())]))
+    again = without(later, without(later, first))
+    assert_same(weights(again), weights(first))
 
 
 def test_the_state_is_exact_and_half_the_matrix():

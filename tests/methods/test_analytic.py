@@ -1,16 +1,18 @@
 """The analytic learner: sessions give what all images at once give, and scores come with their meaning."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from mlcil.core.errors import UserError
+from mlcil.evaluation.metrics import average_precision, f1_scores
 from mlcil.memory.statistics import merged, without
 from mlcil.methods.analytic import balanced_weights
 from mlcil.methods.base import State
-from mlcil.models.ridge import solve
+from mlcil.models.ridge import choose_ridge, meaning, solve
 from mlcil.training.config import make_config
 
 SMALL = {"expansion": 8, "window": 0.5}
@@ -117,13 +119,46 @@ def test_a_resumed_learner_goes_on_to_the_bit(world):
         torch.testing.assert_close(found[1].tensors[name], value, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("options", [{}, {"base": "finetune"}, {"balance": 1.0}, {"pseudo_above": 0.5}])
+def test_probabilities_rank_images_as_scores_do(world, options):
+    method = learned(world, "B0-C2", **options)
+    with torch.no_grad():
+        scores = method.tagger.eval().scores(world.images)[:, 1].numpy()
+        found = method.predict(world.images).numpy()
+    labels = world.labels.astype(np.int8)
+    assert np.array_equal(average_precision(found, labels), average_precision(scores, labels))
+
+
+def test_relearning_without_a_session_is_solving_for_the_others(world):
+    states = []
+    method = world.make("analytic", **SMALL)
+    for session in world.sessions():
+        method.before_session(session, world.infer)
+        method.after_session(session, world.infer)
+        states.append(method.statistics)
+    with torch.no_grad():
+        before = method.predict(world.images)
+        method.relearn(method.statistics)
+        assert torch.equal(method.predict(world.images), before)
+        left = without(states[2], without(states[1], states[0]))
+        method.relearn(left)
+        found = method.tagger.eval().scores(world.images)[:, 0].double()
+    assert method.predict(world.images).shape == (24, 4)
+    assert method.thresholds().shape == (4,)
+    expected = expanded(method, world, np.arange(24)) @ choose_ridge(left).weights
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    method.relearn(merged(left, without(states[1], states[0])))  # and back, with classes that it no longer knew
+    assert sorted(method.statistics.classes) == list("abcdef")
+    assert torch.isfinite(method.predict(world.images)).all()
+    with pytest.raises(UserError, match="do not have the same features"):
+        method.relearn(replace(left, features="other"))
+
+
 def test_window_scores_are_on_the_scale_of_whole_images(world):
     method = learned(world, "B0-C3")
     session = world.sessions("B0-C3")[-1]
     with torch.no_grad():
         whole, both = method.tagger.eval().scores(world.images[session.indices]).double().unbind(1)
-    from mlcil.models.ridge import meaning
-
     means = meaning(method.statistics, method.solution)
     straight = means.slope * whole + means.offset
     matched = method.tagger.slope * both + method.tagger.offset
@@ -170,6 +205,17 @@ def test_rare_classes_weigh_more():
     assert torch.equal(balanced_weights(labels, counts, 0.0), torch.ones(4, dtype=torch.float64))
     absent = balanced_weights(labels[:1], torch.tensor([5.0, 0.0]), 0.5)
     torch.testing.assert_close(absent, torch.ones(1, dtype=torch.float64))
+
+
+def test_stored_thresholds_belong_to_what_is_predicted(world):
+    for column in range(6):  # now there is something to see of each class
+        world.images[world.labels[:, column] == 1, column % 3] += (3.0, -4.0)[column // 3]
+    method = learned(world, "joint")
+    with torch.no_grad():
+        method.tagger.eval()
+        scores = method.predict(world.images).numpy()
+    stored, anything = (f1_scores(scores, world.labels, one).cf1 for one in (method.thresholds(), 0.0))
+    assert stored > anything + 0.1
 
 
 def test_thresholds_and_notes(world):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mlcil.core.errors import UserError
 from mlcil.models.analytic import CERTAIN, AnalyticTagger, FeatureShape, tempered
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape
@@ -153,3 +154,15 @@ def test_evidence_is_the_score_of_the_window_around_each_place(attention):
     corner = features[:, :, :side, :side].mean((2, 3))
     joined = tagger._joined(corner, tagger._embedded(features))
     torch.testing.assert_close(evidence[:, :, 0, 0], tagger.expand(joined) @ tagger.weights)
+
+
+def test_a_first_session_of_hardly_any_images():
+    tagger = made()
+    size = tagger.projection.shape[0]
+    with pytest.raises(UserError, match=r"1 image\(s\) all look the same"):
+        tagger.standardise(torch.randn(1, size))
+    generator = torch.Generator().manual_seed(0)
+    for count in (2, 3):
+        tagger.standardise(torch.randn(count, size, generator=generator))
+        later = (torch.randn(100, size, generator=generator) - tagger.mean) / tagger.deviation
+        assert later.abs().max() < 100

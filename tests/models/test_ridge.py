@@ -29,16 +29,22 @@ def literal(z, y, ridge):
     return inverse @ z.T @ y, z @ inverse @ z.T
 
 
-@given(seed=st.integers(0, 10**6), ridge=st.floats(0.1, 1e4))
-@settings(max_examples=30, deadline=None)
-def test_solution_freedom_and_error_are_those_of_the_images(seed, ridge):
+@given(seed=st.integers(0, 10**6), ridge=st.floats(0.1, 1e4), scale=st.sampled_from([None, 0.1, 30.0]))
+@settings(max_examples=40, deadline=None)
+def test_solution_freedom_and_error_are_those_of_the_images(seed, ridge, scale):
     sums, z, y = made(seed)
+    w = torch.ones(len(z), dtype=torch.float64)
+    if scale:  # images may weigh differently, and on any scale
+        w = scale * (0.5 + torch.rand(len(z), generator=torch.Generator().manual_seed(seed)).double())
+        sums = Statistics.empty(9).with_classes(sums.classes).with_images(z, y, w)
     found = solve(sums, ridge)
-    weights, hat = literal(z, y, ridge)
+    root = w.sqrt()[:, None]
+    weights, hat = literal(z * root, y * root, ridge)
     torch.testing.assert_close(found.weights, weights, rtol=1e-8, atol=1e-8)
     assert found.freedom == pytest.approx(float(hat.diagonal().sum()) / len(z), rel=1e-8)
     used = y.std(0) > 0
-    squares = ((z @ weights - y) ** 2).sum(0)[used] / ((y - y.mean(0)) ** 2).sum(0)[used]
+    mean = (y * w[:, None]).sum(0) / w.sum()
+    squares = ((z @ weights - y) ** 2 * w[:, None]).sum(0)[used] / ((y - mean) ** 2 * w[:, None]).sum(0)[used]
     assert found.error == pytest.approx(float(squares.mean()) / (1 - found.freedom) ** 2, rel=1e-6)
 
 
@@ -115,3 +121,30 @@ def test_nothing_seen_and_damaged_features_are_said():
     z = torch.tensor([[float("nan"), 1.0]])
     with pytest.raises(UserError, match="not finite"):
         solve(Statistics.empty(2).with_classes(["a"]).with_images(z, torch.ones(1, 1)), 1.0)
+
+
+def test_however_little_is_known_scores_keep_their_order():
+    # One positive among many images, and more features than images: what is known of the class is next to nothing.
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(40, 60, generator=generator, dtype=torch.float64)
+    z[:, -1] = 1
+    y = torch.zeros(40, 2, dtype=torch.float64)
+    y[0, 0], y[:20, 1] = 1, 1
+    sums = Statistics.empty(60).with_classes(["rare", "noise"]).with_images(z, y)
+    found = choose_ridge(sums)
+    means = meaning(sums, found)
+    new = torch.randn(500, 60, generator=generator, dtype=torch.float64)
+    new[:, -1] = 1
+    scores = (new @ found.weights).float()
+    probabilities = torch.sigmoid(means.slope.float() * scores + means.offset.float())
+    for column in range(2):
+        distinct = len(scores[:, column].unique())
+        assert len(probabilities[:, column].unique()) > 0.95 * distinct
+        assert 0 < means.slope[column] < 1e6
+
+
+def test_between_scores_far_apart_the_threshold_is_in_the_middle():
+    z = torch.tensor([[1.0, 1.0]] * 20 + [[0.0, 1.0]] * 20, dtype=torch.float64)
+    sums = Statistics.empty(2).with_classes(["a"]).with_images(z, z[:, :1])
+    found = solve(sums, 1e-6)
+    assert meaning(sums, found).threshold[0] == pytest.approx(0.5, abs=0.02)

@@ -268,7 +268,7 @@ def explain(
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Tags with this score or more; by default those stored with the model, or 0.8.", min=0, max=1
+            help="Tags with this score or more; by default those above the stored thresholds, or 0.8.", min=0, max=1
         ),
     ] = None,
     most: Annotated[int, typer.Option(help="So many tags at most.", min=1)] = 4,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.errors import UserError, unknown_name
 
-_SUMS = ("gram", "cross", "total", "positives", "counts", "weight")
+_SUMS = ("gram", "cross", "total", "positives", "counts", "weight", "images")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Statistics:
         positives: (K,), sum of w y.
         counts: (K,), how many images were said to show each class, by a person and not by a model.
         weight: (), sum of w.
+        images: (), how many there are.
         features: what the features are; only sums of the same features can be brought together.
     """
 
@@ -40,6 +41,7 @@ class Statistics:
     positives: Tensor
     counts: Tensor
     weight: Tensor
+    images: Tensor
     features: str = ""
 
     @classmethod
@@ -49,9 +51,8 @@ class Statistics:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.float64)
 
-        none, of_classes = zeros(width, 0), zeros(0)
-        weight = torch.zeros((), dtype=torch.float64)
-        return cls((), zeros(width, width), none, zeros(width), of_classes, of_classes, weight, features)
+        number = torch.zeros((), dtype=torch.float64)
+        return cls((), zeros(width, width), zeros(width, 0), zeros(width), zeros(0), zeros(0), number, number, features)
 
     @property
     def width(self) -> int:
@@ -102,6 +103,7 @@ class Statistics:
             positives=self.positives + w @ y,
             counts=self.counts + (y.sum(0) if told is None else told.double()),
             weight=self.weight + w.sum(),
+            images=self.images + len(x),
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -130,7 +132,7 @@ def merged(first: Statistics, second: Statistics) -> Statistics:
     Raises:
         UserError: their features are not the same.
     """
-    _check_same_features(first, second)
+    check_same_features(first, second)
     names = list(dict.fromkeys((*first.classes, *second.classes)))
     one, other = first.with_classes(names), second.with_classes(names)
     return replace(one, **{key: getattr(one, key) + getattr(other, key) for key in _SUMS})
@@ -144,17 +146,16 @@ def without(whole: Statistics, part: Statistics) -> Statistics:
     Raises:
         UserError: their features are not the same, or `part` was never in `whole`.
     """
-    _check_same_features(whole, part)
+    check_same_features(whole, part)
     for name in part.classes:
         if name not in whole.classes:
             raise unknown_name("class to take away", name, whole.classes)
     other = part.with_classes(whole.classes)
     left = replace(whole, **{key: getattr(whole, key) - getattr(other, key) for key in _SUMS})
-    if (left.counts < 0).any() or left.weight < -1e-6 * whole.weight:
+    if (left.counts < 0).any() or left.images < 0:
         raise UserError("these images were never part of the learner: taking them away would leave less than nothing")
-    return left.with_classes(
-        [name for name, count in zip(left.classes, left.counts.tolist(), strict=True) if count > 0]
-    )
+    has_any = (left.counts > 0) | (left.positives > 1e-9 * whole.weight)  # pseudo labels count as positives only
+    return left.with_classes([name for name, keep in zip(left.classes, has_any.tolist(), strict=True) if keep])
 
 
 def without_class(whole: Statistics, name: str) -> Statistics:
@@ -168,7 +169,12 @@ def without_class(whole: Statistics, name: str) -> Statistics:
     return whole.with_classes([one for one in whole.classes if one != name])
 
 
-def _check_same_features(first: Statistics, second: Statistics) -> None:
+def check_same_features(first: Statistics, second: Statistics) -> None:
+    """Refuse sums of different features.
+
+    Raises:
+        UserError: they are.
+    """
     if (first.features, first.width) != (second.features, second.width):
         raise UserError(
             "the two learners do not have the same features: they need the same backbone, weights, image size, "

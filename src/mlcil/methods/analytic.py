@@ -16,7 +16,7 @@ from ..core.randomness import generator_from_torch
 from ..data.images import PRESENT
 from ..data.protocol import Session
 from ..memory.buffer import Budget
-from ..memory.statistics import Statistics
+from ..memory.statistics import Statistics, check_same_features
 from ..models.analytic import AnalyticTagger, FeatureShape, tempered
 from ..models.backbone import Backbone
 from ..models.ridge import Solution, choose_ridge, meaning, solve
@@ -39,7 +39,7 @@ class AnalyticConfig(MethodConfig):
         choices=("frozen", "finetune", "attention"),
         paper="L3A, section 3",
     )
-    expansion: int = option(2048, "random features beside the pooled ones", low=0, high=65536, paper="L3A, section 3")
+    expansion: int = option(2048, "random features beside the pooled ones", low=0, high=16384, paper="L3A, section 3")
     pooling: str = option("average", "of the feature map over positions", choices=("average", "max", "both"))
     power: float = option(0.5, "of the pooled values before standardisation, sign kept", low=0.1, high=2.0)
     window: float = option(
@@ -94,6 +94,7 @@ class Analytic(Method):
         self.statistics = Statistics.empty(self.tagger.width)
         self.solution: Solution | None = None
         self._thresholds: Tensor | None = None  # (K,) of probabilities
+        self._stretch = self._shift = torch.empty(0)  # (K,) from scores with windows to those of whole images
 
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
         """Fixed features, and weights that are solved for."""
@@ -119,9 +120,28 @@ class Analytic(Method):
             self.statistics = Statistics.empty(tagger.width, tagger.fingerprint())
         found = self._labels(session, infer)
         self._add(described, found, session)
-        given = self.config.ridge
-        self.solution = choose_ridge(self.statistics) if given is None else solve(self.statistics, given)
-        self._set_scores(session, infer)
+        self._solve()
+        self._match_windows(session, infer)
+        self._set_scores()
+
+    def relearn(self, statistics: Statistics) -> None:
+        """Solve for other sums of the same features: of fewer sessions or classes, or of several learners together.
+
+        The columns of the model are then `statistics.classes`. Classes that were not here before take the scale of
+        window scores from the median of those that were.
+
+        Raises:
+            UserError: the features are not this learner's.
+        """
+        check_same_features(self.statistics, statistics)
+        known = {name: place for place, name in enumerate(self.statistics.classes)}
+        self._stretch, self._shift = (
+            torch.stack([old[known[name]] if name in known else old.median() for name in statistics.classes])
+            for old in (self._stretch, self._shift)
+        )
+        self.statistics, self.tagger.sizes = statistics, [len(statistics.classes)]
+        self._solve()
+        self._set_scores()
 
     def thresholds(self) -> NDArray[np.float64] | None:
         """Where F1 is highest if the scores of images with a class and without are normal; see `models.ridge`."""
@@ -136,17 +156,20 @@ class Analytic(Method):
     def state(self) -> State:
         """With the sums."""
         state = super().state()
+        if self._thresholds is None:  # nothing is summed up yet
+            return state
         tensors, values = self.statistics.state()
-        if self._thresholds is not None:
-            state.tensors["thresholds"] = self._thresholds
-        return State(state.tensors | prefixed("statistics.", tensors), state.values | {"statistics": values})
+        own = {"thresholds": self._thresholds, "stretch": self._stretch, "shift": self._shift}
+        return State(state.tensors | prefixed("statistics.", tensors) | own, state.values | {"statistics": values})
 
     def load_state(self, state: State) -> None:
         """The inverse of `state`; the last session's solution is in the model."""
         super().load_state(state)
-        self.statistics = Statistics.from_state(part_of(state.tensors, "statistics."), state.values["statistics"])
-        self._thresholds = state.tensors.get("thresholds")
-        if self._thresholds is not None:
+        if "statistics" in state.values:
+            self.statistics = Statistics.from_state(part_of(state.tensors, "statistics."), state.values["statistics"])
+            self._thresholds, self._stretch, self._shift = (
+                state.tensors[name] for name in ("thresholds", "stretch", "shift")
+            )
             self.tagger.backbone.freeze_all()
 
     def _labels(self, session: Session, infer: Inference) -> _Labels:
@@ -168,21 +191,30 @@ class Analytic(Method):
             sums = sums.with_images(features, found.labels[part], weights[part], told)
         self.statistics = sums
 
-    def _set_scores(self, session: Session, infer: Inference) -> None:
-        """Put the weights into the model, with the probabilities and thresholds that belong to their scores.
+    def _solve(self) -> None:
+        given = self.config.ridge
+        self.solution = choose_ridge(self.statistics) if given is None else solve(self.statistics, given)
 
-        A score with its best window's is brought to the scale of the whole image's by its mean and deviation on some of
-        the session's images, which needs no label, so it serves old classes too.
+    def _match_windows(self, session: Session, infer: Inference) -> None:
+        """Find how a score with its best window's is brought to the scale of the whole image's.
+
+        By mean and deviation on some of the session's images: that needs no label, so it serves old classes too.
         """
         assert self.solution is not None
-        weights, means = self.solution.weights, meaning(self.statistics, self.solution)
-        self.tagger.set_solution(weights, means.slope, means.offset)
+        ones = torch.ones(len(self.statistics.classes))
+        self.tagger.set_solution(self.solution.weights, ones, ones)
         some = generator_from_torch().permutation(len(session.indices))[:MATCHED]
         both = torch.from_numpy(infer(self.tagger.scores, np.sort(session.indices[some]))).double()  # (n, 2, K)
         (whole, combined), (spread, wide) = both.mean(0), both.std(0, unbiased=False).clamp(min=1e-12)
-        stretch = spread / wide
-        shift = whole - stretch * combined
-        self.tagger.set_solution(weights, means.slope * stretch, means.slope * shift + means.offset)
+        self._stretch = spread / wide
+        self._shift = whole - self._stretch * combined
+
+    def _set_scores(self) -> None:
+        """Put the weights into the model, with the probabilities and thresholds that belong to their scores."""
+        assert self.solution is not None
+        means = meaning(self.statistics, self.solution)
+        offset = means.slope * self._shift + means.offset
+        self.tagger.set_solution(self.solution.weights, means.slope * self._stretch, offset)
         self._thresholds = torch.sigmoid(tempered(means.slope * means.threshold + means.offset))
 
 

@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.errors import UserError
 from .backbone import Backbone
 from .tagger import AttentionShape, Output, Tagger
 
-SMALLEST_DEVIATION = 1e-6
+SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one
 ABSENT = -30.0  # the logit of a class that nothing is known of
 CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 
@@ -127,11 +128,20 @@ class AnalyticTagger(Tagger):
         return F.pad(inside, (left, width - columns - left, top, height - rows - top), mode="replicate")
 
     def standardise(self, described: Tensor) -> None:
-        """Take mean and deviation of features from (N, p); features that never change are left out."""
+        """Take mean and deviation of features from (N, p).
+
+        Raises:
+            UserError: no feature differs between the images.
+        """
         values = described.double()
         deviation = values.std(0, unbiased=False)
+        if not (deviation > 0).any():
+            raise UserError(
+                f"the first session's {len(values)} image(s) all look the same to the backbone; it needs different ones"
+            )
+        # What hardly ever changed then must not drown everything when it does later.
+        self.deviation.copy_(deviation.clamp(min=SMALLEST_DEVIATION * float(deviation[deviation > 0].median())))
         self.mean.copy_(values.mean(0))
-        self.deviation.copy_(torch.where(deviation > SMALLEST_DEVIATION, deviation, torch.inf))
 
     def set_solution(self, weights: Tensor, slope: Tensor, offset: Tensor) -> None:
         """Score by weights (d, K), with probability sigmoid(slope s + offset)."""
@@ -165,7 +175,9 @@ class AnalyticTagger(Tagger):
         return [max(1, round(self.shape.window * side)) for side in sides]
 
     def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
-        return self.expand(self._joined(pooled, embedded)) @ self.weights
+        with torch.autocast(pooled.device.type, enabled=False):  # the weights were solved for in full precision
+            described = self._joined(pooled.float(), None if embedded is None else embedded.float())
+            return self.expand(described) @ self.weights
 
     def _described(self, features: Tensor) -> Tensor:
         return self._joined(_pooled(features, self.shape.pooling), self._embedded(features))
@@ -184,7 +196,7 @@ class AnalyticTagger(Tagger):
 def tempered(logits: Tensor) -> Tensor:
     """Logits whose probabilities stay apart in float32: beyond `CERTAIN` they grow as the logarithm, in the same order.
 
-    A Gaussian's far tail also promises more than photographs keep.
+    That serves up to some ten thousand. A Gaussian's far tail also promises more than photographs keep.
     """
     excess = (logits.abs() - CERTAIN).clamp(min=0)
     return torch.where(excess > 0, logits.sign() * (CERTAIN + torch.log1p(excess)), logits)

@@ -14,6 +14,7 @@ from ..memory.statistics import Statistics
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
 SMALLEST_VARIANCE = 1e-12
+SMALLEST_GAP = 0.1  # between images with a class and without, in deviations; little known, scores still keep an order
 
 
 class Solution(NamedTuple):
@@ -57,7 +58,7 @@ def solve(statistics: Statistics, ridge: float) -> Solution:
     factor = _factor(statistics, ridge)
     weights = torch.cholesky_solve(statistics.cross, factor)
     inverse = torch.cholesky_inverse(factor)  # (d, d)
-    freedom = float((statistics.width - ridge * inverse.diagonal()[:-1].sum()) / statistics.weight)
+    freedom = float((statistics.width - ridge * inverse.diagonal()[:-1].sum()) / statistics.images)
     return Solution(weights, ridge, freedom, _error(statistics, weights, ridge, freedom))
 
 
@@ -100,7 +101,8 @@ def meaning(statistics: Statistics, solution: Solution) -> Meaning:
     others = 1 - min(solution.freedom, 0.99)  # what a score owes to other images
     high, low = 1 - (1 - present) / others, absent / others
     spread = (within / others**2).clamp(min=SMALLEST_VARIANCE)
-    slope = ((high - low) / spread).clamp(min=1e-6)
+    high = torch.maximum(high, low + SMALLEST_GAP * spread.sqrt())
+    slope = (high - low) / spread
     offset = torch.log(share / (1 - share)) - slope * (high + low) / 2
     threshold = _best_threshold(high, low, spread.sqrt(), share)
     seen = statistics.positives > 0
@@ -111,13 +113,15 @@ def meaning(statistics: Statistics, solution: Solution) -> Meaning:
 
 def _best_threshold(high: Tensor, low: Tensor, deviation: Tensor, share: Tensor) -> Tensor:
     """(K,) where F1 = 2 P R / (P + R) is highest, for normal scores around `high` (present) and `low` (absent)."""
-    reach = torch.linspace(-1, 3, 401, dtype=torch.float64)[:, None]
-    tried = low + (high - low) * reach  # (401, K)
+    steps = torch.linspace(0, 1, 801, dtype=torch.float64)[:, None]
+    lowest, highest = low - 4 * deviation, high + 4 * deviation
+    tried = lowest + (highest - lowest) * steps  # (801, K)
     found = share * torch.special.ndtr((high - tried) / deviation)
     claimed = found + (1 - share) * torch.special.ndtr((low - tried) / deviation)
-    best = (2 * found / (share + claimed)).argmax(0, keepdim=True)
-    threshold: Tensor = tried.gather(0, best)[0]
-    return threshold
+    f1 = 2 * found / (share + claimed)
+    is_best = (f1 >= f1.amax(0) - 1e-9).double()  # of a plateau, as between scores far apart, the middle
+    middle: Tensor = (tried * is_best).sum(0) / is_best.sum(0)
+    return middle
 
 
 def _factor(statistics: Statistics, ridge: float) -> Tensor:
@@ -128,7 +132,9 @@ def _factor(statistics: Statistics, ridge: float) -> Tensor:
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if failed:
-        raise UserError("there is no solution: the learner has seen no image, or more was taken away than was added")
+        raise UserError(
+            "there is no solution: the learner has seen no image, more was taken away than added, or ridge is too small"
+        )
     return factor
 
 

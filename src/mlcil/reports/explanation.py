@@ -98,8 +98,8 @@ def explain(
 
     Arguments:
         pixels: uint8 (H, W, 3), of any size.
-        threshold: tags with at least this score are shown, the best one always; None for the thresholds stored with
-            the model, or 0.8 where it has none.
+        threshold: tags with at least this score are shown, or the best one if none has it; None for the thresholds
+            stored with the model, or 0.8 where it has none.
         most: at most so many tags.
 
     Raises:
@@ -111,19 +111,24 @@ def explain(
     if most < 1:
         raise UserError(f"number of tags to show: got {most}, expected at least 1")
     tagger, images = run.method.tagger, prepare_images(run, pixels[None])
-    stored = run.thresholds if threshold is None else None
-    limits = np.full(len(run.classes), THRESHOLD if threshold is None else threshold) if stored is None else stored
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
         features = tagger.backbone(images)  # (1, C, h, w)
-    order = np.argsort(-scores, kind="stable")[:most]
-    shown = [int(column) for place, column in enumerate(order) if place == 0 or scores[column] >= limits[column]]
+    is_tag, best_first = _are_tags(run, scores, threshold), np.argsort(-scores, kind="stable")
+    shown = [int(column) for column in best_first if is_tag[column]][:most] or [int(best_first[0])]
     maps = _maps(tagger, features, shown).numpy()
     tags = [
         Tag(run.classes[column], float(scores[column]), run.session_of(column), one)
         for column, one in zip(shown, maps, strict=True)
     ]
     return Explanation(pixels, tuple(tags), *_session_attention(tagger, features))
+
+
+def _are_tags(run: TrainedRun, scores: NDArray[np.float32], threshold: float | None) -> NDArray[np.bool_]:
+    """(K,) by the threshold given, else by those stored with the model, else by the usual one."""
+    if threshold is None and run.thresholds is not None:
+        return np.asarray(scores > run.thresholds)
+    return np.asarray(scores >= (THRESHOLD if threshold is None else threshold))
 
 
 def check_has_maps(run: TrainedRun) -> None:

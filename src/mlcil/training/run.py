@@ -108,8 +108,10 @@ class _Run:
         self.reporter = Reporter(console if self.is_writer else Console(quiet=True), [])
         self.data = prepare_data(self.settings, self.reporter.say)
         self.sessions = self.data.protocol.sessions(self.settings.validation, self.settings.seed)
-        self.reporter.work = [len(one.indices) * self._epochs(one) for one in self.sessions]
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
+        self.reporter.work = [
+            len(one.indices) * self._epochs(one) if self.method.trains(one) else 0 for one in self.sessions
+        ]
         self.method.tagger.to(fabric.device)
         self.loader, self.test_loader = self._loaders()
         self.infer = TrainingInference(self.method.tagger, fabric, self.loader, self.settings.batch_size)
