@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from mlcil.evaluation.calibration import (
     Calibration,
+    absence_weights,
     best_temperature,
     best_threshold,
     class_thresholds,
@@ -156,7 +157,7 @@ def test_calibrated_probabilities_are_the_formula_and_right_more_often():
     expected = sigmoid(np.log(again / (1 - again)) / calibration.temperatures)
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
     assert expected_calibration_error(again, truth) > 0.05
-    assert expected_calibration_error(probabilities, truth) < 0.01
+    assert expected_calibration_error(probabilities, truth) < 0.025
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 7.0, math.exp(3)])
@@ -170,16 +171,47 @@ def test_calibration_leaves_the_ranking_alone(temperature):
     np.testing.assert_array_equal(average_precision(probabilities, labels), average_precision(scores, labels))
 
 
-def test_a_session_adds_its_classes_and_leaves_the_others():
+def test_a_session_adds_its_classes_and_makes_those_of_others_rarer():
     scores, labels = drawn(5, 2.0, 40)
-    first = Calibration().extended(scores[:, :1], labels[:, :1], 0)
+    scores = scores.astype(np.float32)
+    first = Calibration().extended(scores[:, :1], labels[:, :1], 0, images=100)
+    assert first.thresholds.tolist() == [best_threshold(scores[:, 0], labels[:, 0])]  # they are all images there are
     hidden = np.concatenate([np.full((40, 1), -1, np.int8), labels[:, 1:]], axis=1)
-    second = first.extended(scores, hidden, 1)
-    assert second.thresholds.tolist() == [first.thresholds[0], best_threshold(scores[:, 1], labels[:, 1])]
-    own = best_temperature(scores[:, 1:], labels[:, 1:])
-    assert second.temperatures.tolist() == [first.temperatures[0], own]
-    assert own != first.temperatures[0]
+    second = first.extended(scores, hidden, 1, images=300)
+    for column, rarity in ((0, 4.0), (1, 4 / 3)):
+        part = slice(column, column + 1)
+        weights = absence_weights(labels[:, part], rarity)
+        assert second.thresholds[column] == best_threshold(scores[:, column], labels[:, column], weights[:, 0])
+        assert second.temperatures[column] == best_temperature(scores[:, part], labels[:, part], weights)
+    assert second.thresholds[0] >= first.thresholds[0]
     assert len(first.thresholds) == 1
+
+
+@pytest.mark.parametrize("rarity", [1.0, 1.5, 8.0])
+def test_weights_of_absence_give_the_share_among_all_images(rarity):
+    labels = np.array([[1, 0], [0, 0], [0, -1], [1, 1]], np.int8)
+    weights = absence_weights(labels, rarity)
+    for column, share in ((0, 0.5), (1, 1 / 3)):
+        known = labels[:, column] >= 0
+        total = weights[known, column].sum()
+        assert weights[labels[:, column] == 1, column].sum() / total == pytest.approx(share / rarity)
+    assert np.isfinite(absence_weights(np.ones((3, 1), np.int8), rarity)).all()
+
+
+def test_weighting_an_entry_is_repeating_it():
+    scores, labels = drawn(8, 1.5, 30)
+    times = np.random.default_rng(0).integers(1, 4, labels.shape).astype(float)
+    again, truth = (np.repeat(one[:, 0], times[:, 0].astype(int)) for one in (scores, labels))
+    assert best_threshold(scores[:, 0], labels[:, 0], times[:, 0]) == best_threshold(again, truth)
+    weighted = best_temperature(scores[:, :1], labels[:, :1], times[:, :1])
+    assert weighted == pytest.approx(best_temperature(again[:, None], truth[:, None]), rel=1e-9)
+
+
+def test_of_very_many_images_some_are_kept():
+    scores, labels = drawn(9, 1.5, 2500)
+    calibration = Calibration().extended(scores, labels, 0)
+    assert len(calibration.parts[0].scores) == 834
+    assert calibration.parts[0].images == 2500
 
 
 def test_a_session_without_validation_images_gets_what_changes_nothing():
@@ -207,6 +239,10 @@ def test_stored_values_come_back_to_the_bit():
     again = Calibration.from_values(json.loads(json.dumps(calibration.to_values())))
     assert again.thresholds.tolist() == calibration.thresholds.tolist()
     assert again.temperatures.tolist() == calibration.temperatures.tolist()
+    later = drawn(8, 1.2, 20)
+    wide = [np.concatenate([np.zeros((20, 2)), one], axis=1).astype(one.dtype) for one in later]
+    both = [one.extended(*wide, 2, images=70).to_values() for one in (calibration, again)]
+    assert both[0] == both[1]
 
 
 @pytest.mark.parametrize(

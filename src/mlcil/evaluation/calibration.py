@@ -1,7 +1,10 @@
 """Scores to decide by: a threshold for each class and a temperature, from images that nothing was trained on.
 
-A session knows the labels of its own classes alone. So each session calibrates its new classes, once, and what
-earlier sessions found for theirs stays as it is, however much the model has changed since.
+A session knows the labels of its own classes alone, and all its images show one of them, as most images elsewhere do
+not. So what was set aside of a session stands for a larger population: an image without a class counts as many times as
+it takes for the session's images to be one part of all that were seen. That number grows with every session, so the
+scores are kept, and thresholds and temperatures of older classes are found anew from them. How much the model has
+changed since is not known, and not corrected for.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +23,27 @@ FEWEST_POSITIVES = 3  # a class with fewer of them takes the threshold that suit
 NO_POSITIVE = 0.5  # the threshold of a session in whose validation part nothing is present
 _EDGE = 1e-6  # a probability this close to 0 or 1 counts as no closer
 _LOG_LIMIT = 3.0  # temperatures between exp(-3) and exp(3)
+MOST_IMAGES = 1000  # of a session whose scores are kept
 _PRIOR = 1.0  # how firmly a temperature is held at 1
 _HALVINGS = 50  # of the interval of log temperatures, to about 1e-14
 
 
 def _none() -> Floats:
     return np.empty(0, np.float64)
+
+
+class Part(NamedTuple):
+    """What was set aside of a session.
+
+    Attributes:
+        scores: float32 (V, n) of its n new classes, at its end; V is at most `MOST_IMAGES`.
+        labels: int8 (V, n) of 1, 0 or -1.
+        images: how many images the session had.
+    """
+
+    scores: NDArray[np.float32]
+    labels: NDArray[np.int8]
+    images: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +53,23 @@ class Calibration:
     Attributes:
         thresholds: (K,), a class is present if its score, as a method predicts it, is above.
         temperatures: (K,), the logit of a score is divided by it; the same for all classes of a session.
+        parts: one for each session.
     """
 
     thresholds: Floats = field(default_factory=_none)
     temperatures: Floats = field(default_factory=_none)
+    parts: tuple[Part, ...] = ()
 
-    def extended(self, scores: NDArray[Any], labels: NDArray[Any], first: int) -> Calibration:
-        """With a session's new classes, found on its validation part; older classes stay as they are.
+    def extended(
+        self, scores: NDArray[Any], labels: NDArray[Any], first: int, images: int | None = None
+    ) -> Calibration:
+        """With a session's new classes, found on its validation part; older classes become rarer among all images.
 
         Arguments:
             scores: (V, K) in 0..1, after the session; V may be 0.
             labels: (V, K) of 1, 0 or -1.
             first: the first new column, as many as there are classes in this calibration.
+            images: of the whole session; V if not given.
 
         Raises:
             ValueError: the shapes do not fit or a score is NaN.
@@ -56,12 +79,17 @@ class Calibration:
             raise ValueError(
                 f"got columns {first} to {scores.shape[1]} after {len(self.thresholds)} calibrated classes"
             )
-        new, truth = scores[:, first:], labels[:, first:]
-        temperature = np.full(new.shape[1], best_temperature(new, truth))
-        return Calibration(
-            np.concatenate([self.thresholds, class_thresholds(new, truth)]),
-            np.concatenate([self.temperatures, temperature]),
-        )
+        some = slice(None, None, -(-len(scores) // MOST_IMAGES) or 1)
+        new, truth = scores[some, first:].astype(np.float32), labels[some, first:].astype(np.int8)
+        parts = (*self.parts, Part(new, truth, max(images or len(scores), 1)))
+        seen = sum(part.images for part in parts)
+        weights = [absence_weights(part.labels, seen / part.images) for part in parts]
+        both = list(zip(parts, weights, strict=True))
+        thresholds = [class_thresholds(part.scores, part.labels, weight) for part, weight in both]
+        temperatures = [
+            np.full(part.labels.shape[1], best_temperature(part.scores, part.labels, weight)) for part, weight in both
+        ]
+        return Calibration(np.concatenate(thresholds), np.concatenate(temperatures), parts)
 
     def probabilities(self, scores: NDArray[Any]) -> Floats:
         """sigmoid(logit(score) / temperature), (N, K) -> (N, K); each class keeps its ranking."""
@@ -69,9 +97,10 @@ class Calibration:
             raise ValueError(f"got scores {scores.shape}, expected (images, {len(self.temperatures)})")
         return _sigmoid(_logit(np.clip(np.asarray(scores, np.float64), 0, 1)) / self.temperatures)
 
-    def to_values(self) -> dict[str, list[float]]:
+    def to_values(self) -> dict[str, Any]:
         """As plain lists for JSON, which keeps every bit."""
-        return {"thresholds": self.thresholds.tolist(), "temperatures": self.temperatures.tolist()}
+        parts = [[one.scores.tolist(), one.labels.tolist(), one.labels.shape[1], one.images] for one in self.parts]
+        return {"thresholds": self.thresholds.tolist(), "temperatures": self.temperatures.tolist(), "parts": parts}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Calibration:
@@ -81,7 +110,12 @@ class Calibration:
             ValueError: they are not two lists of as many numbers, or a temperature is not above 0.
         """
         try:
-            both = cls(*(np.array(values[name], np.float64) for name in ("thresholds", "temperatures")))
+            parts = tuple(
+                Part(np.array(scores, np.float32).reshape(-1, n), np.array(labels, np.int8).reshape(-1, n), images)
+                for scores, labels, n, images in values["parts"]
+            )
+            thresholds, temperatures = (np.array(values[name], np.float64) for name in ("thresholds", "temperatures"))
+            both = cls(thresholds, temperatures, parts)
         except (KeyError, TypeError) as error:
             raise ValueError(f"calibration is incomplete: {error}") from error
         if both.thresholds.ndim != 1 or both.thresholds.shape != both.temperatures.shape:
@@ -98,23 +132,43 @@ def stored_thresholds(own: Floats | None, calibration: Calibration | None) -> Fl
     return None if calibration is None else calibration.thresholds
 
 
-def class_thresholds(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
+def absence_weights(labels: NDArray[Any], rarity: float) -> Floats:
+    """How many images each one without a class stands for, (V, K); 1 for those with it.
+
+    With a share r of positives among the session's images, which are 1 of `rarity` of all images, it takes
+    (rarity - r) / (1 - r) of them to make r / rarity the share among all.
+
+    Arguments:
+        labels: (V, K) of 1, 0 or -1.
+        rarity: 1 or more.
+    """
+    known = np.maximum((labels >= 0).sum(axis=0), 1)
+    share = np.minimum((labels == 1).sum(axis=0) / known, 1 - 1 / (known + 1))
+    return np.where(labels == 1, 1.0, (rarity - share) / (1 - share))
+
+
+def class_thresholds(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> Floats:
     """The threshold of each class: of best F1, or with too few positives that of best F1 pooled over all classes.
 
     Arguments:
         scores: (V, K).
         labels: (V, K) of 1, 0 or -1.
+        weights: (V, K), how often each entry counts; once if not given.
 
     Returns:
         (K,), 0.5 throughout if nothing is present.
     """
-    pooled = best_threshold(scores.ravel(), labels.ravel())
+    weights = np.ones(labels.shape) if weights is None else weights
+    pooled = best_threshold(scores.ravel(), labels.ravel(), weights.ravel())
     has_enough = (labels == 1).sum(axis=0) >= FEWEST_POSITIVES
-    own = [best_threshold(scores[:, k], labels[:, k]) if enough else pooled for k, enough in enumerate(has_enough)]
+    own = [
+        best_threshold(scores[:, k], labels[:, k], weights[:, k]) if enough else pooled
+        for k, enough in enumerate(has_enough)
+    ]
     return np.array([NO_POSITIVE if value is None else value for value in own], np.float64)
 
 
-def best_threshold(scores: NDArray[Any], labels: NDArray[Any]) -> float | None:
+def best_threshold(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> float | None:
     """The threshold with the best F1 of `score > threshold`; of several, the highest, which claims least.
 
     It lies midway between two neighbouring scores of known label, or between 0 and the lowest of them.
@@ -122,17 +176,20 @@ def best_threshold(scores: NDArray[Any], labels: NDArray[Any]) -> float | None:
     Arguments:
         scores: (n,).
         labels: (n,) of 1, 0 or -1; an unknown entry counts for nothing.
+        weights: (n,), how often each entry counts; once if not given.
 
     Returns:
         The threshold, or None without a positive.
     """
-    values, truth = np.asarray(scores[labels >= 0], np.float64), labels[labels >= 0] == 1
+    known = labels >= 0
+    values, truth = np.asarray(scores[known], np.float64), labels[known] == 1
+    counts = np.ones(len(values)) if weights is None else weights[known]
     if not truth.any():
         return None
     distinct, place = np.unique(values, return_inverse=True)  # (D,) rising, (n,)
-    claimed = _at_least(np.bincount(place))  # (D,) entries that score so much or more
-    hit = _at_least(np.bincount(place[truth], minlength=len(distinct)))
-    # Equal ratios of whole numbers are equal in floating point too, so ties are exact.
+    claimed = _at_least(place, counts, len(distinct))  # (D,) entries that score so much or more
+    hit = _at_least(place[truth], counts[truth], len(distinct))
+    # Equal ratios of whole numbers are equal in floating point too, so without weights ties are exact.
     f1 = 2 * hit / (claimed + hit[0])
     best = len(f1) - 1 - int(np.argmax(f1[::-1]))
     above, below = float(distinct[best]), float(distinct[best - 1]) if best else 0.0
@@ -140,7 +197,7 @@ def best_threshold(scores: NDArray[Any], labels: NDArray[Any]) -> float | None:
     return min(below + (above - below) / 2, math.nextafter(above, -math.inf))
 
 
-def best_temperature(scores: NDArray[Any], labels: NDArray[Any]) -> float:
+def best_temperature(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> float:
     """The T of least negative log-likelihood of sigmoid(logit(score) / T), held near 1 where there is little to go by.
 
     A few images are often separated without an error, and then the colder the better. So (1/T - 1)^2 / 2 is added
@@ -149,18 +206,20 @@ def best_temperature(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     Arguments:
         scores: (V, K) in 0..1.
         labels: (V, K) of 1, 0 or -1.
+        weights: (V, K), how often each entry counts; once if not given.
     """
     known = labels >= 0
+    counts = np.ones(labels.shape)[known] if weights is None else weights[known]
     logits, truth = _logit(np.clip(np.asarray(scores, np.float64)[known], _EDGE, 1 - _EDGE)), labels[known] == 1
     if not logits.any():
         return 1.0
-    present, absent = np.sort(logits[truth]), np.sort(logits[~truth])  # sorted: a sum depends on its order
+    order = np.lexsort((counts, logits))  # a sum depends on its order
+    logits, truth, counts = logits[order], truth[order], counts[order]
 
     def slope(inverse: float) -> float:
         """Of the log-likelihood's negative over 1/T, in which it is convex: this never falls."""
-        of_present = present * (_sigmoid(inverse * present) - 1)
-        of_absent = absent * _sigmoid(inverse * absent)
-        return float(of_present.sum() + of_absent.sum() + _PRIOR * (inverse - 1))
+        errors = _sigmoid(inverse * logits) - truth
+        return float((counts * logits * errors).sum()) + _PRIOR * (inverse - 1)
 
     low, high = -_LOG_LIMIT, _LOG_LIMIT
     for _ in range(_HALVINGS):
@@ -169,8 +228,9 @@ def best_temperature(scores: NDArray[Any], labels: NDArray[Any]) -> float:
     return math.exp((low + high) / 2)
 
 
-def _at_least(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return counts[::-1].cumsum()[::-1]
+def _at_least(place: NDArray[np.intp], counts: Floats, length: int) -> Floats:
+    """(length,) the sum of counts at each place or beyond."""
+    return np.asarray(np.bincount(place, counts, minlength=length)[::-1].cumsum()[::-1], np.float64)
 
 
 def _logit(probabilities: Floats) -> Floats:

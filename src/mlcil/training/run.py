@@ -197,7 +197,8 @@ class _Run:
             return
         rows, labels = session.validation
         scores = self.infer(self.method.predict, rows) if len(rows) else np.empty((0, session.stop), np.float32)
-        self.calibration = self.calibration.extended(scores, labels, session.first)
+        images = len(session.indices) + len(rows)
+        self.calibration = self.calibration.extended(scores, labels, session.first, images)
 
     def _teach(
         self, session: Session, training: TrainingSet, position: Position | None, saved: dict[str, Tensor]
