@@ -17,7 +17,7 @@ from mlcil.methods.class_queries import ClassQueries, absent_mixture
 from mlcil.methods.pseudo_labels import restore
 from mlcil.training import checks
 
-SMALL = {"width": 16, "heads": 4}
+SMALL = {"width": 16, "heads": 4, "reweight": True, "token_weight": 0.0}  # as in the papers
 
 
 def make(world, budget=None, **options):

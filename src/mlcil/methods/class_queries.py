@@ -33,14 +33,14 @@ class ClassQueriesConfig(KRTConfig):
     )
     recall: str = with_default(KRTConfig, "recall", "per_class")
     token_weight: float = option(
-        0.0, "weight of a token loss over the old classes' embeddings, which HCP does without", low=0.0
+        100.0, "weight of a token loss over the old classes' embeddings; HCP does without it", low=0.0
     )
     attend_to_kt: bool = option(True, "a query is among its own keys and values, besides the patches")
     layers: int = option(
         1, "how many times the queries attend; 1 on COCO, 3 on VOC", low=1, paper="HCP, feature purification"
     )
     reweight: bool = option(
-        True,
+        False,
         "terms of old classes weighted by their distance from the label, relative to their session's mean",
         paper="KBK, gradient compensation",
     )
