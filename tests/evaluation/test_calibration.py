@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from mlcil.evaluation.calibration import (
     Calibration,
     absence_weights,
-    best_temperature,
+    best_scaling,
     best_threshold,
     class_thresholds,
     stored_thresholds,
@@ -106,47 +106,55 @@ def drawn(seed, temperature, count=20000):
     return sigmoid(logits * temperature), (rng.random(logits.shape) < sigmoid(logits)).astype(np.int8)
 
 
-def likelihood(scores, labels, temperature):
-    """The negative log-likelihood, literally, with what holds the temperature at 1."""
-    p = sigmoid(np.log(scores / (1 - scores)) / temperature)
-    return -np.where(labels == 1, np.log(p), np.log(1 - p))[labels >= 0].sum() + (1 / temperature - 1) ** 2 / 2
+def likelihood(scores, labels, temperature, shift):
+    """The negative log-likelihood, literally, with what holds the temperature at 1 and the shift at 0."""
+    p = sigmoid(np.log(scores / (1 - scores)) / temperature + shift)
+    held = (1 / temperature - 1) ** 2 / 2 + shift**2 / 2
+    return -np.where(labels == 1, np.log(p), np.log(1 - p))[labels >= 0].sum() + held
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-def test_a_known_temperature_is_found_again(temperature):
-    assert best_temperature(*drawn(0, temperature)) == pytest.approx(temperature, rel=0.05)
+@pytest.mark.parametrize("shift", [0.0, -2.0])
+def test_a_known_scaling_is_found_again(temperature, shift):
+    scores, labels = drawn(0, temperature)
+    logits = np.log(scores / (1 - scores)) - shift * temperature
+    found = best_scaling(sigmoid(logits), labels)
+    assert found.temperature == pytest.approx(temperature, rel=0.05)
+    assert found.shift == pytest.approx(shift, abs=0.05)
 
 
-def test_the_temperature_is_the_most_likely_one():
+def test_the_scaling_is_the_most_likely_one():
     scores, labels = drawn(1, 1.7, 50)
     labels[::7] = -1
-    best = best_temperature(scores, labels)
-    others = best * np.exp(np.array([-2, -0.5, -0.01, -1e-4, 1e-4, 0.01, 0.5, 2]))
-    assert likelihood(scores, labels, best) < min(likelihood(scores, labels, one) for one in others)
+    best = best_scaling(scores, labels)
+    steps = np.array([-0.5, -0.01, -1e-4, 1e-4, 0.01, 0.5])
+    others = [(best.temperature * np.exp(step), best.shift) for step in steps]
+    others += [(best.temperature, best.shift + step) for step in steps]
+    assert likelihood(scores, labels, *best) < min(likelihood(scores, labels, *one) for one in others)
 
 
 def test_the_temperature_does_not_depend_on_the_order_of_images():
     scores, labels = drawn(2, 1.3, 500)
     order = np.random.default_rng(0).permutation(500)
-    assert best_temperature(scores[order], labels[order]) == best_temperature(scores, labels)
+    assert best_scaling(scores[order], labels[order]) == best_scaling(scores, labels)
 
 
 def test_a_few_images_without_an_error_do_not_drive_the_temperature_to_its_limit():
     scores, labels = np.array([[0.6], [0.4]]), np.array([[1], [0]], np.int8)
-    assert 0.7 < best_temperature(scores, labels) < 1
+    assert 0.7 < best_scaling(scores, labels).temperature < 1
     many, truth = scores.repeat(5000, axis=0), labels.repeat(5000, axis=0)
-    assert best_temperature(many, truth) < 0.1  # there is no doubt about so many
+    assert best_scaling(many, truth).temperature < 0.1  # there is no doubt about so many
 
 
 def test_temperatures_stay_within_their_limits():
     scores, labels = np.array([[0.9], [0.2], [0.0], [1.0]]), np.array([[0], [1], [1], [0]], np.int8)
-    assert best_temperature(scores.repeat(99, axis=0), labels.repeat(99, axis=0)) == pytest.approx(math.exp(3))
+    assert best_scaling(scores.repeat(99, axis=0), labels.repeat(99, axis=0)).temperature == pytest.approx(math.exp(3))
 
 
-def test_where_every_temperature_does_as_well_it_is_one():
-    assert best_temperature(np.full((3, 2), 0.5), np.ones((3, 2), np.int8)) == 1
-    assert best_temperature(np.full((3, 2), 0.9), np.full((3, 2), -1, np.int8)) == 1
-    assert best_temperature(np.empty((0, 2)), np.empty((0, 2), np.int8)) == 1
+def test_where_nothing_is_known_nothing_changes():
+    assert best_scaling(np.full((3, 2), 0.5), np.ones((3, 2), np.int8)).temperature == 1  # of logits that are all 0
+    assert best_scaling(np.full((3, 2), 0.9), np.full((3, 2), -1, np.int8)) == (1, 0)
+    assert best_scaling(np.empty((0, 2)), np.empty((0, 2), np.int8)) == (1, 0)
 
 
 def test_calibrated_probabilities_are_the_formula_and_right_more_often():
@@ -154,7 +162,7 @@ def test_calibrated_probabilities_are_the_formula_and_right_more_often():
     calibration = Calibration().extended(scores, labels, 0)
     again, truth = drawn(4, 3.0)
     probabilities = calibration.probabilities(again)
-    expected = sigmoid(np.log(again / (1 - again)) / calibration.temperatures)
+    expected = sigmoid(np.log(again / (1 - again)) / calibration.temperatures + calibration.shifts)
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
     assert expected_calibration_error(again, truth) > 0.05
     assert expected_calibration_error(probabilities, truth) < 0.025
@@ -166,7 +174,7 @@ def test_calibration_leaves_the_ranking_alone(temperature):
     scores = sigmoid(rng.normal(0, 8, (300, 2))).astype(np.float32)  # many beyond 1e-6
     scores[:2] = [[0, 1], [1, 0]]
     labels = rng.integers(-1, 2, scores.shape).astype(np.int8)
-    probabilities = Calibration(np.full(2, 0.5), np.full(2, temperature)).probabilities(scores)
+    probabilities = Calibration(np.full(2, 0.5), np.full(2, temperature), np.full(2, -1.0)).probabilities(scores)
     assert probabilities[:2].tolist() == [[0, 1], [1, 0]]
     np.testing.assert_array_equal(average_precision(probabilities, labels), average_precision(scores, labels))
 
@@ -182,7 +190,8 @@ def test_a_session_adds_its_classes_and_makes_those_of_others_rarer():
         part = slice(column, column + 1)
         weights = absence_weights(labels[:, part], rarity)
         assert second.thresholds[column] == best_threshold(scores[:, column], labels[:, column], weights[:, 0])
-        assert second.temperatures[column] == best_temperature(scores[:, part], labels[:, part], weights)
+        both = (second.temperatures[column], second.shifts[column])
+        assert both == best_scaling(scores[:, part], labels[:, part], weights)
     assert second.thresholds[0] >= first.thresholds[0]
     assert len(first.thresholds) == 1
 
@@ -203,8 +212,8 @@ def test_weighting_an_entry_is_repeating_it():
     times = np.random.default_rng(0).integers(1, 4, labels.shape).astype(float)
     again, truth = (np.repeat(one[:, 0], times[:, 0].astype(int)) for one in (scores, labels))
     assert best_threshold(scores[:, 0], labels[:, 0], times[:, 0]) == best_threshold(again, truth)
-    weighted = best_temperature(scores[:, :1], labels[:, :1], times[:, :1])
-    assert weighted == pytest.approx(best_temperature(again[:, None], truth[:, None]), rel=1e-9)
+    weighted = best_scaling(scores[:, :1], labels[:, :1], times[:, :1])
+    assert weighted == pytest.approx(best_scaling(again[:, None], truth[:, None]), rel=1e-9)
 
 
 def test_of_very_many_images_some_are_kept():
@@ -239,6 +248,7 @@ def test_stored_values_come_back_to_the_bit():
     again = Calibration.from_values(json.loads(json.dumps(calibration.to_values())))
     assert again.thresholds.tolist() == calibration.thresholds.tolist()
     assert again.temperatures.tolist() == calibration.temperatures.tolist()
+    assert again.shifts.tolist() == calibration.shifts.tolist()
     later = drawn(8, 1.2, 20)
     wide = [np.concatenate([np.zeros((20, 2)), one], axis=1).astype(one.dtype) for one in later]
     both = [one.extended(*wide, 2, images=70).to_values() for one in (calibration, again)]
@@ -249,12 +259,14 @@ def test_stored_values_come_back_to_the_bit():
     "values",
     [
         {},
-        {"thresholds": [0.5]},
-        {"thresholds": [0.5], "temperatures": []},
-        {"thresholds": 0.5, "temperatures": 1.0},
-        {"thresholds": ["x"], "temperatures": [1.0]},
-        {"thresholds": [0.5], "temperatures": [0.0]},
-        {"thresholds": [0.5], "temperatures": [None]},
+        {"thresholds": [0.5], "parts": []},
+        {"thresholds": [0.5], "temperatures": [1.0], "shifts": [0.0]},
+        {"thresholds": [0.5], "temperatures": [], "shifts": [0.0], "parts": []},
+        {"thresholds": [0.5], "temperatures": [1.0], "shifts": [], "parts": []},
+        {"thresholds": 0.5, "temperatures": 1.0, "shifts": 0.0, "parts": []},
+        {"thresholds": ["x"], "temperatures": [1.0], "shifts": [0.0], "parts": []},
+        {"thresholds": [0.5], "temperatures": [0.0], "shifts": [0.0], "parts": []},
+        {"thresholds": [0.5], "temperatures": [None], "shifts": [0.0], "parts": []},
     ],
 )
 def test_damaged_values_are_refused(values):
@@ -263,7 +275,7 @@ def test_damaged_values_are_refused(values):
 
 
 def test_a_methods_own_thresholds_come_first():
-    calibration = Calibration(np.array([0.4]), np.array([1.0]))
+    calibration = Calibration(np.array([0.4]), np.array([1.0]), np.array([0.0]))
     assert stored_thresholds(None, None) is None
     assert stored_thresholds(None, calibration) is calibration.thresholds
     assert stored_thresholds(np.array([0.7], np.float32), calibration) == pytest.approx([0.7])

@@ -47,12 +47,12 @@ def test_the_calibration_error_stands_in_every_session():
 
 
 def test_stored_thresholds_and_temperatures_stand_beside_the_fixed_ones():
-    calibration = Calibration(np.array([0.05, 0.8, 0.5]), np.array([2.0, 4.0, 4.0]))
+    calibration = Calibration(np.array([0.05, 0.8, 0.5]), np.array([2.0, 4.0, 4.0]), np.array([0.0, 1.0, 1.0]))
     found = evaluate(
         *SECOND, 1, ["a", "b", "never"], 0, [], 12, 2.5, {}, calibration.thresholds, calibration, bytes_kept=7
     )
     assert found.calibration["thresholds"] == {"a": 0.05, "b": 0.8, "never": 0.5}
-    assert found.calibration["temperature"] == 4
+    assert (found.calibration["temperature"], found.calibration["shift"]) == (4, 1)
     plain = evaluate(*SECOND, 1, ["a", "b", "never"], 0, [], 12, 2.5, {})
     assert found.calibration["ece"] == plain.calibration["ece"] != found.calibration["ece_calibrated"]
     # "a": all three claimed, one rightly, F1 1/2; "b": both found.

@@ -1,4 +1,4 @@
-"""Scores to decide by: a threshold for each class and a temperature, from images that nothing was trained on.
+"""Scores to decide by: a threshold for each class, a temperature and a shift, from images that nothing was trained on.
 
 A session knows the labels of its own classes alone, and all its images show one of them, as most images elsewhere do
 not. So what was set aside of a session stands for a larger population: an image without a class counts as many times as
@@ -24,8 +24,9 @@ NO_POSITIVE = 0.5  # the threshold of a session in whose validation part nothing
 _EDGE = 1e-6  # a probability this close to 0 or 1 counts as no closer
 _LOG_LIMIT = 3.0  # temperatures between exp(-3) and exp(3)
 MOST_IMAGES = 1000  # of a session whose scores are kept
-_PRIOR = 1.0  # how firmly a temperature is held at 1
-_HALVINGS = 50  # of the interval of log temperatures, to about 1e-14
+_PRIOR = 1.0  # how firmly temperature and shift are held at 1 and 0
+_STEPS = 60  # of Newton's method, which needs about ten
+_NUMBERS = ("thresholds", "temperatures", "shifts")
 
 
 def _none() -> Floats:
@@ -53,11 +54,13 @@ class Calibration:
     Attributes:
         thresholds: (K,), a class is present if its score, as a method predicts it, is above.
         temperatures: (K,), the logit of a score is divided by it; the same for all classes of a session.
+        shifts: (K,), and this is added; likewise.
         parts: one for each session.
     """
 
     thresholds: Floats = field(default_factory=_none)
     temperatures: Floats = field(default_factory=_none)
+    shifts: Floats = field(default_factory=_none)
     parts: tuple[Part, ...] = ()
 
     def extended(
@@ -86,43 +89,43 @@ class Calibration:
         weights = [absence_weights(part.labels, seen / part.images) for part in parts]
         both = list(zip(parts, weights, strict=True))
         thresholds = [class_thresholds(part.scores, part.labels, weight) for part, weight in both]
-        temperatures = [
-            np.full(part.labels.shape[1], best_temperature(part.scores, part.labels, weight)) for part, weight in both
-        ]
-        return Calibration(np.concatenate(thresholds), np.concatenate(temperatures), parts)
+        scalings = [best_scaling(part.scores, part.labels, weight) for part, weight in both]
+        of_classes = np.repeat(np.array(scalings), [part.labels.shape[1] for part in parts], axis=0)  # (K, 2)
+        return Calibration(np.concatenate(thresholds), of_classes[:, 0], of_classes[:, 1], parts)
 
     def probabilities(self, scores: NDArray[Any]) -> Floats:
-        """sigmoid(logit(score) / temperature), (N, K) -> (N, K); each class keeps its ranking."""
+        """sigmoid(logit(score) / temperature + shift), (N, K) -> (N, K); each class keeps its ranking."""
         if scores.ndim != 2 or scores.shape[1] != len(self.temperatures):
             raise ValueError(f"got scores {scores.shape}, expected (images, {len(self.temperatures)})")
-        return _sigmoid(_logit(np.clip(np.asarray(scores, np.float64), 0, 1)) / self.temperatures)
+        logits = _logit(np.clip(np.asarray(scores, np.float64), 0, 1))
+        return _sigmoid(logits / self.temperatures + self.shifts)
 
     def to_values(self) -> dict[str, Any]:
         """As plain lists for JSON, which keeps every bit."""
         parts = [[one.scores.tolist(), one.labels.tolist(), one.labels.shape[1], one.images] for one in self.parts]
-        return {"thresholds": self.thresholds.tolist(), "temperatures": self.temperatures.tolist(), "parts": parts}
+        return {name: getattr(self, name).tolist() for name in _NUMBERS} | {"parts": parts}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Calibration:
         """The inverse of `to_values`.
 
         Raises:
-            ValueError: they are not two lists of as many numbers, or a temperature is not above 0.
+            ValueError: they are not three lists of as many numbers, or a temperature is not above 0.
         """
         try:
             parts = tuple(
                 Part(np.array(scores, np.float32).reshape(-1, n), np.array(labels, np.int8).reshape(-1, n), images)
                 for scores, labels, n, images in values["parts"]
             )
-            thresholds, temperatures = (np.array(values[name], np.float64) for name in ("thresholds", "temperatures"))
-            both = cls(thresholds, temperatures, parts)
+            thresholds, temperatures, shifts = (np.array(values[name], np.float64) for name in _NUMBERS)
+            found = cls(thresholds, temperatures, shifts, parts)
         except (KeyError, TypeError) as error:
             raise ValueError(f"calibration is incomplete: {error}") from error
-        if both.thresholds.ndim != 1 or both.thresholds.shape != both.temperatures.shape:
-            raise ValueError(f"calibration of {both.thresholds.shape} and {both.temperatures.shape} classes")
-        if not (both.temperatures > 0).all():
+        if thresholds.ndim != 1 or not thresholds.shape == temperatures.shape == shifts.shape:
+            raise ValueError(f"calibration of {thresholds.shape}, {temperatures.shape} and {shifts.shape} classes")
+        if not (temperatures > 0).all():
             raise ValueError("calibration has a temperature that is not above 0")
-        return both
+        return found
 
 
 def stored_thresholds(own: Floats | None, calibration: Calibration | None) -> Floats | None:
@@ -197,11 +200,19 @@ def best_threshold(scores: NDArray[Any], labels: NDArray[Any], weights: Floats |
     return min(below + (above - below) / 2, math.nextafter(above, -math.inf))
 
 
-def best_temperature(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> float:
-    """The T of least negative log-likelihood of sigmoid(logit(score) / T), held near 1 where there is little to go by.
+class Scaling(NamedTuple):
+    """From scores to probabilities: sigmoid(logit(score) / temperature + shift)."""
 
-    A few images are often separated without an error, and then the colder the better. So (1/T - 1)^2 / 2 is added
-    to the negative log-likelihood, which some ten images outweigh.
+    temperature: float
+    shift: float
+
+
+def best_scaling(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> Scaling:
+    """The scaling of least negative log-likelihood, held near the identity where there is little to go by.
+
+    A few images are often separated without an error, and then the colder the better. So half the squares of
+    1 / temperature - 1 and of the shift are added to the negative log-likelihood, which some ten images outweigh. The
+    sum is convex, and Newton's steps, none longer than 1, find its minimum.
 
     Arguments:
         scores: (V, K) in 0..1.
@@ -211,21 +222,19 @@ def best_temperature(scores: NDArray[Any], labels: NDArray[Any], weights: Floats
     known = labels >= 0
     counts = np.ones(labels.shape)[known] if weights is None else weights[known]
     logits, truth = _logit(np.clip(np.asarray(scores, np.float64)[known], _EDGE, 1 - _EDGE)), labels[known] == 1
-    if not logits.any():
-        return 1.0
-    order = np.lexsort((counts, logits))  # a sum depends on its order
-    logits, truth, counts = logits[order], truth[order], counts[order]
-
-    def slope(inverse: float) -> float:
-        """Of the log-likelihood's negative over 1/T, in which it is convex: this never falls."""
-        errors = _sigmoid(inverse * logits) - truth
-        return float((counts * logits * errors).sum()) + _PRIOR * (inverse - 1)
-
-    low, high = -_LOG_LIMIT, _LOG_LIMIT
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if slope(math.exp(-middle)) > 0 else (low, middle)
-    return math.exp((low + high) / 2)
+    order = np.lexsort((counts, truth, logits))  # a sum depends on its order
+    counts, truth = counts[order], truth[order]
+    inputs = np.stack([logits[order], np.ones(len(logits))])  # (2, n)
+    start = np.array([1.0, 0.0])
+    found = start
+    for _ in range(_STEPS):
+        probabilities = _sigmoid(found @ inputs)
+        gradient = inputs @ (counts * (probabilities - truth)) + _PRIOR * (found - start)
+        curvature = (inputs * (counts * probabilities * (1 - probabilities))) @ inputs.T + _PRIOR * np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        found = found - step / max(1.0, float(np.abs(step).max()))
+        found[0] = min(max(found[0], math.exp(-_LOG_LIMIT)), math.exp(_LOG_LIMIT))
+    return Scaling(1 / float(found[0]), float(found[1]))
 
 
 def _at_least(place: NDArray[np.intp], counts: Floats, length: int) -> Floats:

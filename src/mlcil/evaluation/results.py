@@ -194,11 +194,11 @@ def _calibration(
     calibration: Calibration | None,
 ) -> dict[str, Any]:
     """The error "ece" of the scores in percent, None if they are no probabilities, and as far as there are any
-    "ece_calibrated" of calibrated ones, the "temperature" of this session's classes and "thresholds" by class."""
+    "ece_calibrated" of calibrated ones, "temperature" and "shift" of the session's classes, "thresholds" by class."""
     found: dict[str, Any] = {"ece": _ece(scores, labels)}
     if calibration is not None:
         found["ece_calibrated"] = _ece(calibration.probabilities(scores), labels)
-        found["temperature"] = float(calibration.temperatures[-1])
+        found |= {"temperature": float(calibration.temperatures[-1]), "shift": float(calibration.shifts[-1])}
     if thresholds is not None:
         found["thresholds"] = dict(zip(names, thresholds.tolist(), strict=True))
     return found
