@@ -14,7 +14,7 @@ from .table import NOTHING, class_counts, shorten
 Getter = Callable[[RunRecord], float | None]
 _STORED_NOTE = (
     "Stored thresholds are those of each class that the run found on images set aside, or its method. ECE is the "
-    "expected calibration error of the scores, calibrated of those brought to probabilities by a temperature and a shift."
+    "expected calibration error of the scores, calibrated of those scaled by temperature and shift."
 )
 
 
