@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
 from mlcil.memory.statistics import Statistics
+from mlcil.models import ridge
 from mlcil.models.ridge import LADDER, choose_ridge, meaning, solve
 
 
@@ -148,3 +149,15 @@ def test_between_scores_far_apart_the_threshold_is_in_the_middle():
     sums = Statistics.empty(2).with_classes(["a"]).with_images(z, z[:, :1])
     found = solve(sums, 1e-6)
     assert meaning(sums, found).threshold[0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_of_very_many_classes_some_are_asked_whatever_their_order(monkeypatch):
+    monkeypatch.setattr(ridge, "ASKED", 4)
+    sums, _, _ = made(5, images=80, classes=10, noise=2.0)
+    found = choose_ridge(sums)
+    assert found.weights.shape == (9, 10)
+    turned = choose_ridge(sums.with_classes(sums.classes[::-1]))
+    assert turned.ridge == found.ridge
+    torch.testing.assert_close(turned.weights.flip(1), found.weights)
+    asked = sums.with_classes(sorted(sums.classes)[::3])  # every third, four of ten
+    assert choose_ridge(asked).ridge == found.ridge

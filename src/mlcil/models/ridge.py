@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..memory.statistics import Statistics
 
+ASKED = 100  # classes that the choice of a strength listens to, so that it costs no more with a thousand
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
 SMALLEST_VARIANCE = 1e-12
@@ -66,22 +67,24 @@ def choose_ridge(statistics: Statistics) -> Solution:
     """The weights at the strength of least generalised cross-validation error (Golub, Heath and Wahba, 1979).
 
     The error of leaving each image out, estimated from the sums alone, is computed on a ladder of strengths, from the
-    middle in the direction in which it falls. No class counts more because it is frequent. The outcome depends on the
-    sums and on nothing else, such as the order in which they came about.
+    middle in the direction in which it falls. No class counts more because it is frequent; of very many some are asked.
+    The outcome depends on the sums and on nothing else, such as the order in which they came about.
     """
     unit = float(statistics.gram.diagonal()[:-1].mean())
+    names = sorted(statistics.classes)[:: -(-len(statistics.classes) // ASKED) or 1]
+    asked = statistics if len(names) == len(statistics.classes) else statistics.with_classes(names)
     tried: dict[int, Solution] = {}
 
     def at(rung: int) -> Solution:
         if rung not in tried:
-            tried[rung] = solve(statistics, max(unit, 1e-12) * LADDER**rung)
+            tried[rung] = solve(asked, max(unit, 1e-12) * LADDER**rung)
         return tried[rung]
 
     best = 0
     for step in (-1, 1):
         while LOWEST <= best + step <= HIGHEST and at(best + step).error < at(best).error:
             best += step
-    return at(best)
+    return at(best) if asked is statistics else solve(statistics, at(best).ridge)
 
 
 def meaning(statistics: Statistics, solution: Solution) -> Meaning:
