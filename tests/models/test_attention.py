@@ -6,20 +6,9 @@ import torch.nn.functional as F
 
 from mlcil.models.attention import CrossAttention, IncrementalCrossAttention, StackedLinear
 
+from .lively import gaussian, lively
+
 READINGS = pytest.mark.parametrize("attend_to_query", [True, False])
-
-
-def gaussian(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def lively(module, seed=0, scale=0.3):
-    """Weights large enough for the softmax to matter."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
-    return module
 
 
 def incremental(sessions, *, channels=6, grid=(3, 3), width=16, heads=4, attend_to_query=True):

@@ -8,21 +8,10 @@ from mlcil.models.backbone import Backbone
 from mlcil.models.class_queries import ClassQueryAttention, ClassRows
 from mlcil.models.tagger import AttentionShape, Tagger
 
+from .lively import gaussian, lively
+
 READINGS = pytest.mark.parametrize("attend_to_query", [True, False])
 LAYERS = pytest.mark.parametrize("layers", [1, 3])
-
-
-def gaussian(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def lively(module, seed=0, scale=0.3):
-    """Weights large enough for the softmax to matter."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
-    return module
 
 
 def made(sizes, *, channels=6, grid=(3, 3), width=16, heads=4, layers=1, attend_to_query=True):

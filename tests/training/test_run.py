@@ -1,13 +1,16 @@
 """Whole runs: what they write, that they resume to the bit, and that they read no hidden label."""
 
 import io
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,6 +78,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, values in VARIANTS.items():
         run(make_config(values), base / name)
     return {name: base / name for name in VARIANTS}
+
+
+def run_twice(values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, dies: Callable[[Path], bool]) -> None:
+    """Run until `dies` says so of a state file just saved, and then once more to the end."""
+    real = run_module.save_state
+
+    def save_and_die(path: Path, *content: object) -> None:
+        real(path, *content)  # type: ignore[arg-type]
+        if dies(path):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module, "save_state", save_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_config(values), out)
+    monkeypatch.setattr(run_module, "save_state", real)
+    run(make_config(values), out)
 
 
 def assert_same_outcome(one: Path, other: Path) -> None:
@@ -187,18 +206,7 @@ def test_a_session_without_anything_to_train_is_learned_all_the_same(
     assert heads
     assert all(torch.equal(value, value[:1].expand_as(value)) for value in heads)  # by formula, both classes alike
 
-    real = run_module.save_state
-
-    def save_and_die(path: Path, *content: object) -> None:
-        real(path, *content)  # type: ignore[arg-type]
-        if path.parent.name == "session-02":
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_module, "save_state", save_and_die)
-    with pytest.raises(KeyboardInterrupt):
-        run(make_config(values), tmp_path / "run")
-    monkeypatch.setattr(run_module, "save_state", real)
-    run(make_config(values), tmp_path / "run")
+    run_twice(values, tmp_path / "run", monkeypatch, lambda path: path.parent.name == "session-02")
     assert_same_outcome(tmp_path / "run", tmp_path / "whole")
 
 
@@ -243,20 +251,8 @@ def test_an_interrupted_run_continues_to_the_bit(
     name: str, saves: int, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = VARIANTS[name] | {"checkpoint_seconds": 0.0}  # a checkpoint at every step
-    count, real = 0, run_module.save_state
-
-    def save_and_die(path: Path, *content: object) -> None:
-        nonlocal count
-        real(path, *content)  # type: ignore[arg-type]
-        count += 1
-        if count % saves == 0:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(run_module, "save_state", save_and_die)
-    with pytest.raises(KeyboardInterrupt):
-        run(make_config(values), tmp_path / "run")
-    monkeypatch.setattr(run_module, "save_state", real)
-    run(make_config(values), tmp_path / "run")
+    count = itertools.count(1)
+    run_twice(values, tmp_path / "run", monkeypatch, lambda path: next(count) % saves == 0)
     assert_same_outcome(tmp_path / "run", whole[name])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     expected = [json.loads(line) for line in (whole[name] / "metrics.jsonl").read_text().splitlines()]

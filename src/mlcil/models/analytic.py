@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError
 from .backbone import Backbone
+from .ridge import ABSENT
 from .tagger import AttentionShape, Output, Tagger
 
 SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one
-ABSENT = -30.0  # the logit of a class that nothing is known of
 CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 
 
@@ -103,7 +103,8 @@ class AnalyticTagger(Tagger):
 
     def describe(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, p), the pooled features before standardisation."""
-        return self._described(self.backbone(images))
+        features = self.backbone(images)
+        return self._joined(_pooled(features, self.shape.pooling), self._embedded(features))
 
     def expand(self, described: Tensor) -> Tensor:
         """(..., p) -> (..., d): random features, the standardised ones, and 1."""
@@ -117,11 +118,8 @@ class AnalyticTagger(Tagger):
     def evidence(self, features: Tensor) -> Tensor:
         """(B, C, h, w) feature map -> (B, K, h, w), the score of the window around each place, or nearest to it."""
         height, width = features.shape[-2:]
-        sides = self._window_sides(height, width)
-        embedded = self._embedded(features)
-        scores = self._score(
-            _windows(features, self.shape.pooling, sides), None if embedded is None else embedded[:, None]
-        )  # (B, W, K)
+        sides = self._window_sides(features)
+        scores = self._window_scores(features, self._embedded(features))  # (B, W, K)
         rows, columns = height - sides[0] + 1, width - sides[1] + 1
         inside = scores.transpose(1, 2).reshape(len(features), -1, rows, columns)
         top, left = (height - rows) // 2, (width - columns) // 2
@@ -164,23 +162,22 @@ class AnalyticTagger(Tagger):
     def _combined(self, features: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self._embedded(features)
         whole = self._score(_pooled(features, self.shape.pooling), embedded)  # (B, K)
-        sides = self._window_sides(*features.shape[-2:])
-        if not self.shape.window or sides == [*features.shape[-2:]]:
+        if not self.shape.window or self._window_sides(features) == [*features.shape[-2:]]:
             return whole, whole
-        windows = _windows(features, self.shape.pooling, sides)  # (B, W, C)
-        best = self._score(windows, None if embedded is None else embedded[:, None]).amax(1)
-        return whole, whole + self.shape.window_weight * best
+        return whole, whole + self.shape.window_weight * self._window_scores(features, embedded).amax(1)
 
-    def _window_sides(self, *sides: int) -> list[int]:
-        return [max(1, round(self.shape.window * side)) for side in sides]
+    def _window_sides(self, features: Tensor) -> list[int]:
+        return [max(1, round(self.shape.window * side)) for side in features.shape[-2:]]
+
+    def _window_scores(self, features: Tensor, embedded: Tensor | None) -> Tensor:
+        """(B, C, h, w) -> (B, W, K), every window with the embedding of the whole image."""
+        windows = _windows(features, self.shape.pooling, self._window_sides(features))
+        return self._score(windows, None if embedded is None else embedded[:, None])
 
     def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
         with torch.autocast(pooled.device.type, enabled=False):  # the weights were solved for in full precision
             described = self._joined(pooled.float(), None if embedded is None else embedded.float())
             return self.expand(described) @ self.weights
-
-    def _described(self, features: Tensor) -> Tensor:
-        return self._joined(_pooled(features, self.shape.pooling), self._embedded(features))
 
     def _joined(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
         """(..., C) and (..., e), which may lack the windows' dimension -> (..., p)."""

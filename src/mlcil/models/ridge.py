@@ -15,6 +15,7 @@ ASKED = 100  # classes that the choice of a strength listens to, so that it cost
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
 SMALLEST_VARIANCE = 1e-12
+ABSENT = -30.0  # the logit of a class that nothing is known of
 SMALLEST_GAP = 0.1  # between images with a class and without, in deviations; little known, scores still keep an order
 
 
@@ -110,7 +111,7 @@ def meaning(statistics: Statistics, solution: Solution) -> Meaning:
     threshold = _best_threshold(high, low, spread.sqrt(), share)
     seen = statistics.positives > 0
     return Meaning(
-        torch.where(seen, slope, 1.0), torch.where(seen, offset, -30.0), torch.where(seen, threshold, math.inf)
+        torch.where(seen, slope, 1.0), torch.where(seen, offset, ABSENT), torch.where(seen, threshold, math.inf)
     )
 
 
