@@ -37,9 +37,9 @@ class AnalyticConfig(MethodConfig):
         "the backbone stays as pretrained, or is trained in the first session and then frozen, alone or with "
         "cross-attention whose embedding joins the features",
         choices=("frozen", "finetune", "attention"),
-        paper="L3A, section 3",
+        paper="L3A",
     )
-    expansion: int = option(2048, "random features beside the pooled ones", low=0, high=16384, paper="L3A, section 3")
+    expansion: int = option(2048, "random features beside the pooled ones", low=0, high=16384, paper="L3A")
     pooling: str = option("average", "of the feature map over positions", choices=("average", "max", "both"))
     power: float = option(0.5, "of the pooled values before standardisation, sign kept", low=0.1, high=2.0)
     window: float = option(
@@ -54,7 +54,7 @@ class AnalyticConfig(MethodConfig):
         "beta: images weigh by the frequency of their classes to the power -beta",
         low=0,
         high=2,
-        paper="L3A, eq. 9",
+        paper="L3A",
     )
     pseudo_above: float | None = option(
         None, "an old class more probable than this counts as present; none labels nothing", low=0.5, high=1
@@ -219,7 +219,7 @@ class Analytic(Method):
 
 
 def balanced_weights(labels: Tensor, counts: Tensor, beta: float) -> Tensor:
-    """(N,) weights by which rare classes count more: the mean of n_c^-beta over an image's classes (L3A, eq. 9).
+    """(N,) weights by which rare classes count more: the mean of n_c^-beta over an image's classes (L3A).
 
     Arguments:
         labels: (N, K) of 0 and 1.
