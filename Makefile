@@ -17,9 +17,15 @@ lint: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 
+# What costs what, as ratios within each run: tables here, and JSON in runs/bench. A quarter of an hour on two idle cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/session.py
+	$(BIN)/python benchmarks/inputs.py
+	$(BIN)/python benchmarks/scores.py
 	$(BIN)/python benchmarks/sessions.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/scaling.py
 
 # Seven methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
 bench-demo: $(READY)

@@ -1,108 +1,233 @@
-"""What the cross-attention costs as sessions grow, and against a literal version of it. `make bench` runs this.
+"""What a training step costs: KRT against its literal form, against its backbone alone, and as sessions grow.
 
-Every figure is a ratio of medians measured in one run, interleaved, so that a busy machine blurs but does not bias it.
+`make bench` runs this. Each side has a process of its own, for the allocator belongs to a process.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor, nn
+from literal import LiteralTagger, literal_losses, literal_optimiser
+from measure import Job, Ratio, Worker, medians, report
 
-from mlcil.models.attention import IncrementalCrossAttention
+from mlcil.core.allocation import keep_freed_memory
+from mlcil.data.loading import Batch
+from mlcil.memory.buffer import Budget
+from mlcil.methods.base import LOSS_SCALE, Task, frozen_copy
+from mlcil.methods.krt import KRT, KRTConfig
 from mlcil.models.backbone import Backbone
-from mlcil.models.tagger import AttentionShape, Tagger
+from mlcil.models.tagger import Tagger
+from mlcil.training.optimiser import make_optimiser
 
-BATCH, SIZE, WIDTH, HEADS, CLASSES, ROUNDS = 8, 224, 384, 8, 10, 5
-
-
-def literal_attention(ica: IncrementalCrossAttention, features: Tensor) -> Tensor:
-    """The published form: session after session, keys and values of all patches projected anew each time."""
-    patches = (ica.projection(features) + ica.position).flatten(2).transpose(1, 2)
-    batch, results = len(patches), []
-    for token in ica.kr:
-        tokens = torch.cat([ica.kt.expand(batch, 1, -1), token.expand(batch, 1, -1), patches], dim=1)
-        tokens, attention = ica.norm(tokens), ica.attention
-        query = attention.query(tokens[:, :1])
-        keys, values = (nn.functional.linear(tokens, one.weight) for one in (attention.key, attention.value))
-        split = [one.reshape(batch, -1, HEADS, WIDTH // HEADS).transpose(1, 2) for one in (query, keys, values)]
-        mixed = nn.functional.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2)[:, 0]
-        embedded = ica.kt + nn.functional.linear(mixed, attention.project.weight, attention.project.bias)
-        hidden = nn.functional.linear(ica.mlp_norm(embedded), ica.mlp_in.weight, ica.mlp_in.bias)
-        results.append(
-            embedded + nn.functional.linear(nn.functional.gelu(hidden), ica.mlp_out.weight, ica.mlp_out.bias)
-        )
-    return torch.stack(results)
+SIZE, CLASSES = 224, 10
+NETS = {"tresnet_m": "TResNet-M", "mobilenetv2_100": "MobileNetV2"}
 
 
-def medians(jobs: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Seconds of each job, the median over interleaved rounds after one to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for place in range(ROUNDS + 1):
-        for name, job in jobs.items():
-            began = time.perf_counter()
-            job()
-            if place:
-                times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(values) for name, values in times.items()}
+def grown(net: str, sessions: int) -> KRT:
+    """KRT in the middle of a session, at random weights."""
+    torch.manual_seed(0)
+    method = KRT(KRTConfig(), Backbone(net, SIZE), Task("coco", 10 * sessions), Budget.parse("0"))
+    for number in range(1, sessions + 1):
+        if number == sessions:
+            method.teacher = frozen_copy(method.tagger)
+        method.tagger.grow(CLASSES)
+    method.tagger.freeze_old_sessions()
+    method.tagger.train()
+    return method
 
 
-def train(function: Callable[[], Tensor], model: nn.Module) -> Callable[[], None]:
-    """A forward and a backward pass."""
+def made_up(batch: int, sessions: int) -> Batch:
+    """Noise with a few labels."""
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(batch, 3, SIZE, SIZE, generator=generator)
+    labels = (torch.rand(batch, CLASSES * sessions, generator=generator) < 0.05).to(torch.int8)
+    return Batch(images, labels, torch.arange(batch))
+
+
+def our_step(net: str, batch: int, sessions: int) -> Job:
+    """A step of this library."""
+    keep_freed_memory()
+    method, data = grown(net, sessions), made_up(batch, sessions)
+    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
 
     def step() -> None:
-        function().sum().backward()
-        model.zero_grad()
+        terms = method.losses(data)
+        (LOSS_SCALE * torch.stack(list(terms.values())).sum()).backward()
+        optimiser.step()
+        optimiser.zero_grad()
 
     return step
 
 
-def attention_of(sessions: int) -> IncrementalCrossAttention:
-    """A cross-attention that has seen so many sessions."""
-    ica = IncrementalCrossAttention(2048, (7, 7), WIDTH, HEADS, attend_to_query=True)
-    for _ in range(sessions):
-        ica.grow()
-    return ica
+def literal_step(net: str, batch: int, sessions: int) -> Job:
+    """The same step as it is usually written."""
+    method, data = grown(net, sessions), made_up(batch, sessions)
+    assert method.teacher is not None
+    student, teacher = LiteralTagger(method.tagger).train(), LiteralTagger(method.teacher).eval()
+    optimiser, weight = literal_optimiser(student), method._weight(method.config.token_weight)
+
+    def step() -> None:
+        terms = literal_losses(student, teacher, data.images, data.labels, method.threshold, weight)
+        (LOSS_SCALE * (terms["classification"] + terms["token"])).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
 
 
-def measure() -> dict[str, float]:
-    """All ratios by name."""
-    torch.manual_seed(0)
-    features, jobs = torch.randn(BATCH, 2048, 7, 7), {}
-    for sessions in (1, 8, 32):
-        ica = attention_of(sessions)
-        torch.testing.assert_close(ica(features), literal_attention(ica, features), rtol=1e-4, atol=1e-5)
-        jobs[f"ours {sessions}"] = train(lambda ica=ica: ica(features), ica)
-        jobs[f"literal {sessions}"] = train(lambda ica=ica: literal_attention(ica, features), ica)
-    tagger = Tagger(Backbone("tresnet_m", SIZE), AttentionShape(WIDTH, HEADS))
-    for _ in range(8):
-        tagger.grow(CLASSES)
-    images = torch.randn(BATCH, 3, SIZE, SIZE)
-    jobs["backbone"] = train(lambda: tagger.backbone(images), tagger)
-    jobs["tagger 8"] = train(lambda: tagger(images).logits, tagger)
-    seconds = medians(jobs)
-    ratios = {
-        f"attention, {n} sessions: literal / ours": seconds[f"literal {n}"] / seconds[f"ours {n}"] for n in (1, 8, 32)
-    }
-    ratios["attention: 32 sessions / 1 session"] = seconds["ours 32"] / seconds["ours 1"]
-    ratios["TResNet-M step, 8 sessions: tagger / backbone"] = seconds["tagger 8"] / seconds["backbone"]
-    return ratios
+def backbone_step(net: str, batch: int, sessions: int) -> Job:
+    """What no method with a teacher can do without: both backbones, backward, and the backbone's Adam."""
+    keep_freed_memory()
+    method, data = grown(net, sessions), made_up(batch, sessions)
+    assert method.teacher is not None
+    student, teacher = method.tagger.backbone, method.teacher.backbone
+    optimiser = torch.optim.Adam([one for one in student.parameters() if one.requires_grad], fused=True)
+
+    def step() -> None:
+        student(data.images).sum().backward()
+        with torch.no_grad():
+            teacher(data.images)
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
+
+
+def other_parts(net: str, batch: int, sessions: int) -> Job:
+    """All the rest of a step: attention, heads, losses, tokens and their Adam, from given feature maps."""
+    keep_freed_memory()
+    method, data = grown(net, sessions), made_up(batch, sessions)
+    assert method.teacher is not None
+    with torch.no_grad():
+        maps = method.tagger.backbone(data.images)
+    given = maps.clone(memory_format=torch.preserve_format).requires_grad_()
+    method.tagger.backbone.requires_grad_(False)
+    start_at_maps((method.tagger, method.teacher), True)
+    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
+    data = Batch(given, data.labels, data.indices)
+
+    def step() -> None:
+        terms = method.losses(data)
+        (LOSS_SCALE * torch.stack(list(terms.values())).sum()).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        given.grad = None
+
+    return step
+
+
+def start_at_maps(taggers: Sequence[Tagger], yes: bool) -> None:
+    """Let taggers take feature maps in place of images, or no longer."""
+    for tagger in taggers:
+        tagger.backbone._whole = tagger.backbone.starts_at_prefix = yes
+
+
+def check(net: str) -> None:
+    """Literal and ours must give the same losses and gradients; stops the benchmark if not."""
+    method, data = grown(net, 3), made_up(4, 3)
+    assert method.teacher is not None
+    student, teacher = LiteralTagger(method.tagger).train(), LiteralTagger(method.teacher).eval()
+    ours = method.losses(data)
+    weight = method._weight(method.config.token_weight)
+    theirs = literal_losses(student, teacher, data.images, data.labels, method.threshold, weight)
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
+    sum(ours.values(), torch.zeros(())).backward()
+    sum(theirs.values(), torch.zeros(())).backward()
+    ours_kt, theirs_kt = method.tagger.attention.kt.grad, student.attention.kt.grad
+    torch.testing.assert_close(ours_kt, theirs_kt, rtol=1e-2, atol=1e-3 * float(theirs_kt.abs().max()))
+
+
+def parts(net: str, batch: int, sessions: int) -> dict[str, float]:
+    """Where the time of our step goes, as shares of the whole."""
+    keep_freed_memory()
+    method, data = grown(net, sessions), made_up(batch, sessions)
+    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
+    seconds: dict[str, list[float]] = {}
+
+    @contextmanager
+    def lap(name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        seconds.setdefault(name, []).append(time.perf_counter() - began)
+
+    taggers = method.tagger, method.teacher
+    for _ in range(4):
+        with lap("student's backbone, forward"):
+            now = taggers[0].backbone(data.images)
+        held = now.detach().requires_grad_()
+        start_at_maps(taggers, True)
+        with lap("attention, heads and losses, forward"):
+            terms = method.losses(Batch(held, data.labels, data.indices))
+            total = LOSS_SCALE * torch.stack(list(terms.values())).sum()
+        with lap("attention, heads and losses, backward"):
+            total.backward()
+        start_at_maps(taggers, False)
+        with lap("student's backbone, backward"):
+            now.backward(held.grad)
+        with lap("teacher's backbone, forward"), torch.no_grad():
+            taggers[1].backbone(data.images)
+        with lap("Adam"):
+            optimiser.step()
+        optimiser.zero_grad()
+    middle = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    return {name: round(value / sum(middle.values()), 4) for name, value in middle.items()}
+
+
+def seconds_of(
+    net: str, batch: int, rounds: int, kinds: Mapping[str, tuple[Callable[..., Job], int]]
+) -> dict[str, float]:
+    """Seconds of a step of each kind and session, each in its own process, interleaved."""
+    workers = {name: Worker(factory, net, batch, sessions) for name, (factory, sessions) in kinds.items()}
+    found = medians(workers, rounds)
+    for worker in workers.values():
+        worker.close()
+    return found
+
+
+def against_literal(net: str, batch: int, rounds: int, wanted: float | None) -> Ratio:
+    """How much faster our step is in session 8."""
+    check(net)
+    found = seconds_of(net, batch, rounds, {"literal": (literal_step, 8), "ours": (our_step, 8)})
+    name = f"{NETS[net]}, batch {batch}: literal step / ours, session 8"
+    return Ratio(name, found["literal"] / found["ours"], at_least=wanted)
+
+
+def growth(net: str, batch: int, rounds: int, most: tuple[float | None, float | None, float | None]) -> list[Ratio]:
+    """What sessions cost: beside the backbone, and the more there are."""
+    steps = seconds_of(net, batch, rounds, {"2": (our_step, 2), "32": (our_step, 32)})
+    kinds = {"backbone": (backbone_step, 8), "8": (other_parts, 8), "32": (other_parts, 32)}
+    parts = seconds_of(net, batch, rounds, kinds)
+    name = f"{NETS[net]}, batch {batch}"
+    beside = f"{name}: all but the backbone / backbone, session"
+    return [
+        Ratio(f"{beside} 8", parts["8"] / parts["backbone"], at_most=most[0]),
+        Ratio(f"{beside} 32", parts["32"] / parts["backbone"], at_most=most[1]),
+        Ratio(f"{name}: step in session 32 / session 2", steps["32"] / steps["2"], at_most=most[2]),
+    ]
 
 
 def main() -> None:
     """Print the ratios as a table and as JSON."""
-    ratios = measure()
-    table = Table("what (forward and backward)", "ratio", title=f"batch {BATCH}, {torch.get_num_threads()} threads")
-    for name, value in ratios.items():
-        table.add_row(name, f"{value:.2f}")
-    Console().print(table)
-    print(json.dumps(ratios))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    ratios = [
+        against_literal("tresnet_m", 16, rounds, 1.4),
+        *growth("tresnet_m", 16, rounds, (0.05, 0.1, 1.05)),
+        against_literal("mobilenetv2_100", 16, rounds, 1.7),
+        against_literal("mobilenetv2_100", 64, rounds, None),
+        *growth("mobilenetv2_100", 16, rounds, (None, None, None)),
+    ]
+    shares = {NETS[net]: parts(net, 16, 8) for net in NETS}
+    for net, found in shares.items():
+        print(f"{net}, where a step of session 8 goes:", ", ".join(f"{k} {100 * v:.1f} %" for k, v in found.items()))
+    report("step", f"A step at {SIZE} px, {torch.get_num_threads()} threads", ratios, shares=shares)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 import random
+from hashlib import blake2b
 
 import pytest
 import torch
 from torch import Tensor
+from torchvision.transforms import v2
 
 from mlcil.core.errors import UserError
-from mlcil.data.augmentation import AUGMENTATIONS, Cutout, augment, make_augmentation, normalise
+from mlcil.data.augmentation import AUGMENTATIONS, Cutout, RandAugment, augment, make_augmentation, normalise
 
 
 def some_images(count: int = 6, side: int = 32) -> Tensor:
@@ -73,6 +75,37 @@ def test_bits_do_not_depend_on_threads():
         torch.set_num_threads(threads)
 
 
+DIGESTS = {
+    "none": "d8a7a641af86c3f5",
+    "flip": "7497723584db45c1",
+    "crop": "19853ac5cafbc753",
+    "randaugment": "68a349add3bd64a1",
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_the_same_seeds_gave_the_same_bits_in_earlier_releases(name):
+    augmented = augment(some_images(60), make_augmentation(name), range(60))
+    assert blake2b(augmented.numpy().tobytes(), digest_size=8).hexdigest() == DIGESTS[name]
+
+
+@pytest.mark.parametrize("shape", [(24, 31), (64, 64), (2, 5), (1, 1)])
+@pytest.mark.parametrize(("low", "high"), [(0, 256), (90, 140), (7, 8)])  # full range, dull, one colour
+def test_randaugment_is_torchvisions_bit_for_bit(shape, low, high):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(low, high, (120, 3, *shape), dtype=torch.uint8, generator=generator)
+    assert torch.equal(augment(images, RandAugment(), range(120)), augment(images, v2.RandAugment(), range(120)))
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_bits_do_not_depend_on_the_memory_format(name):
+    images, transform = some_images(30), make_augmentation(name)
+    channels_last = images.contiguous(memory_format=torch.channels_last)
+    augmented = augment(channels_last, transform, range(30))
+    assert augmented.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(augmented, augment(images, transform, range(30)))
+
+
 def test_none_changes_nothing():
     images = some_images()
     assert torch.equal(augment(images, make_augmentation("none"), range(6)), images)
@@ -116,3 +149,22 @@ def test_normalise_values():
     assert result.dtype == torch.float32
     torch.testing.assert_close(result.flatten(), torch.tensor([-1.0, 0.0, 0.5]))
     assert images.flatten().tolist() == [0, 51, 255]
+
+
+@pytest.mark.parametrize("shape", [(4, 16, 20), (0, 16, 20), (3, 1, 1), (2, 1, 9)])
+def test_normalise_gives_the_same_bits_in_every_memory_format(shape):
+    count, height, width = shape
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, height, width), dtype=torch.uint8, generator=generator)
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    shift, scale = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
+    expected = (images.to(torch.float32) / 255 - shift) / scale
+    for given in (
+        images,
+        images.contiguous(memory_format=torch.channels_last),
+        images.permute(0, 3, 2, 1).contiguous().permute(0, 3, 2, 1),
+    ):
+        result = normalise(given, mean, std)
+        assert torch.equal(result, expected)
+        for order in (torch.contiguous_format, torch.channels_last):
+            assert result.is_contiguous(memory_format=order) == given.is_contiguous(memory_format=order)

@@ -1,9 +1,12 @@
+import io
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from mlcil.core.errors import UserError
@@ -28,6 +31,67 @@ def test_decode_squashes_bilinearly(tmp_path):
     image.save(tmp_path / "image.png")
     wanted = np.asarray(image.resize((9, 9), Image.Resampling.BILINEAR))
     assert np.array_equal(decode(str(tmp_path / "image.png"), 9), wanted)
+
+
+def waves(width, height):
+    """A smooth picture with a slope in each channel, so that shifted or stretched pixels are other values."""
+    x, y = np.linspace(0, 1, width)[None, :], np.linspace(0, 1, height)[:, None]
+    channels = [200 * x + 0 * y, 0 * x + 200 * y, 60 * (np.sin(5 * x) + np.cos(4 * y)) + 100]
+    return Image.fromarray(np.stack(channels, axis=-1).clip(0, 255).astype(np.uint8))
+
+
+def plainly(path, size):
+    """Decoded in full, then resized."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+
+
+@given(st.integers(40, 330), st.integers(40, 330), st.integers(4, 20), st.sampled_from(["L", "RGB", "CMYK"]))
+def test_a_scaled_jpeg_is_close_to_the_full_one(tmp_path_factory, width, height, size, mode):
+    path = tmp_path_factory.getbasetemp() / "scaled.jpg"
+    waves(width, height).convert(mode).save(path, quality=95)
+    result, expected = decode(str(path), size), plainly(path, size)
+    assert result.shape == (size, size, 3)
+    difference = np.abs(result.astype(int) - expected)
+    assert difference.max() <= 6
+    assert difference.mean() <= 1.5
+
+
+def test_only_jpegs_of_four_times_the_size_are_scaled(tmp_path, monkeypatch):
+    sizes, resize = [], Image.Image.resize
+
+    def watched(image, *arguments):
+        sizes.append(image.size)
+        return resize(image, *arguments)
+
+    monkeypatch.setattr(Image.Image, "resize", watched)
+    for name in ("image.jpg", "image.png"):
+        waves(331, 200).save(tmp_path / name)
+    for size in (5, 12, 25, 50, 51):
+        decode(str(tmp_path / "image.jpg"), size)
+    assert sizes == [(42, 25), (42, 25), (83, 50), (166, 100), (331, 200)]
+    decode(str(tmp_path / "image.png"), 5)
+    assert sizes[-1] == (331, 200)
+
+
+@pytest.mark.parametrize("name", ["image.jpg", "image.png"])
+def test_smaller_jpegs_and_other_formats_keep_every_bit(tmp_path, name):
+    noise = np.random.default_rng(0).integers(0, 256, (99, 120, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / name)
+    for size in (25, 60, 130):
+        assert np.array_equal(decode(str(tmp_path / name), size), plainly(tmp_path / name, size))
+
+
+def test_a_scaled_jpeg_may_be_truncated_and_is_not_turned(tmp_path):
+    exif, content = Image.Exif(), io.BytesIO()
+    exif[274] = 6  # its orientation
+    waves(300, 200).save(content, "JPEG", exif=exif)
+    path = tmp_path / "image.jpg"
+    path.write_bytes(content.getvalue())
+    assert np.abs(decode(str(path), 8).astype(int) - plainly(path, 8)).max() <= 6
+    path.write_bytes(content.getvalue()[: len(content.getvalue()) * 2 // 3])
+    with pytest.raises(BadImage, match=r"image\.jpg: truncated"):
+        decode(str(path), 8)
 
 
 def test_decode_lets_no_warning_out(tmp_path, monkeypatch):

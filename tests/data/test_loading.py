@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from mlcil.data.augmentation import make_augmentation
+from mlcil.data import loading
+from mlcil.data.augmentation import make_augmentation, normalise
 from mlcil.data.loading import Batch, BatchLoader, plan_epoch, sample_seeds, shard
 from mlcil.data.pixels import BadImage, DecodedPixels, MemoryPixels
 
@@ -83,6 +84,42 @@ def test_batches_hold_normalised_images_labels_and_rows():
         assert np.array_equal(batch.labels.numpy(), marks[part])
         expected = (pixels[rows[part]] / 255 - MEAN) / STD
         np.testing.assert_allclose(batch.images.permute(0, 2, 3, 1).numpy(), expected, atol=1e-5)
+
+
+def test_images_keep_their_channels_last_in_memory():
+    loader, parts = BatchLoader(store(), MEAN, STD, make_augmentation("crop")), plan_epoch(6, 3, 0, 0, 0)
+    for keys in (None, [(1,), (2,)]):
+        for batch in loader.batches(parts, np.arange(6), labels(6), keys):
+            assert batch.images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_device_gets_bytes_and_normalises_them(monkeypatch):
+    moved = []
+
+    def watched(images: torch.Tensor, *arguments: tuple[float, ...]) -> torch.Tensor:
+        moved.append((images.device.type, images.dtype))
+        return normalise(images, *arguments)
+
+    monkeypatch.setattr(loading, "normalise", watched)
+    loader = BatchLoader(store(), MEAN, STD, device=torch.device("meta"))
+    (batch,) = loader.batches([np.arange(3)], np.arange(3), labels(3), None)
+    assert moved == [("meta", torch.uint8)]
+    assert {one.device.type for one in (batch.images, batch.labels, batch.indices)} == {"meta"}
+    assert batch.images.shape == (3, 3, 16, 16)
+
+
+def test_the_cpu_as_device_changes_no_bit():
+    parts = plan_epoch(20, 6, 0, 0, 0)
+    by_default, on_cpu = (
+        list(BatchLoader(store(), MEAN, STD, device=device).batches(parts, np.arange(20), labels(20), None))
+        for device in (None, torch.device("cpu"))
+    )
+    assert same(by_default, on_cpu)
+
+
+def test_memory_is_pinned_for_cuda_only():
+    for name, pinned in (("cuda", True), ("cpu", False), ("meta", False)):
+        assert BatchLoader(store(), MEAN, STD, device=torch.device(name))._loader.pin_memory is pinned
 
 
 def test_an_empty_part_gives_an_empty_batch():

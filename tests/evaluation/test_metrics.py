@@ -57,11 +57,26 @@ def test_average_precision_equals_that_of_scikit_learn(scores, labels):
 def test_average_precision_ignores_scale_order_and_what_unknown_entries_score(scores, labels):
     ap = average_precision(scores, labels)
     np.testing.assert_array_equal(average_precision(4 * scores - 8, labels), ap)
-    # The sum runs over other places of a tie, hence not bit for bit.
-    np.testing.assert_allclose(average_precision(scores[::-1], labels[::-1]), ap, atol=1e-12)
+    np.testing.assert_array_equal(average_precision(scores[::-1], labels[::-1]), ap)
     poisoned = np.where(labels < 0, np.random.default_rng(0).random(SHAPE), scores)
-    np.testing.assert_allclose(average_precision(poisoned, labels), ap, atol=1e-12)
+    np.testing.assert_array_equal(average_precision(poisoned, labels), ap)
     np.testing.assert_allclose(f1_scores(poisoned, labels, 0.4), f1_scores(scores, labels, 0.4))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("decimals", [1, 2, 8])
+def test_average_precision_of_many_images_equals_that_of_scikit_learn(dtype, decimals):
+    rng = np.random.default_rng(decimals)
+    labels = (rng.random((3000, 4)) < [0.001, 0.03, 0.5, 1.0]).astype(np.int8)
+    labels[0] = 1
+    scores = (rng.random(labels.shape) + 0.3 * labels).round(decimals).astype(dtype)
+    expected = [average_precision_score(labels[:, k], scores[:, k]) for k in range(4)]
+    np.testing.assert_allclose(average_precision(scores, labels), expected, rtol=0, atol=1e-12)
+
+
+def test_infinite_scores_rank_first_and_last():
+    scores = column(np.inf, 1.0, 0.5, -np.inf)
+    assert average_precision(scores, column(1, 0, 0, 1)) == pytest.approx([(1 + 2 / 4) / 2])
 
 
 def test_all_scores_equal_gives_the_share_of_positives():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from mlcil.methods.pseudo_labels import (
     HIGHEST,
@@ -130,6 +131,45 @@ def test_steps_are_those_of_the_walk():
 def test_float32_scores_are_accepted():
     scores = made_up_scores("uniform", 0, 50, 4)
     assert find_threshold(scores.astype(np.float32), 2.0).value == find_threshold(scores, 2.0).value
+
+
+def literal_closest(scores, target):
+    """Every score and bound tried as a threshold, the lowest of the best."""
+    candidates = np.unique(np.concatenate([scores.ravel().astype(np.float64), [LOWEST, HIGHEST]]))
+    candidates = candidates[(candidates >= LOWEST) & (candidates <= HIGHEST)]
+    counts = np.array([(scores.astype(np.float64) > one).sum() / len(scores) for one in candidates])
+    return candidates[np.abs(counts - target).argmin()]
+
+
+@given(
+    scores=arrays(
+        st.sampled_from([np.float32, np.float64]),
+        st.tuples(st.integers(1, 8), st.integers(1, 4)),
+        elements=st.sampled_from([0.0, 2**-15, 0.25, 0.75, 0.875, 1.0]),
+    ),
+    target=st.floats(0, 5),
+    start=st.sampled_from([0.8, 1e-5, 0.9999995]),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_without_an_end_the_walk_gives_way_to_the_lowest_of_the_closest(scores, target, start):
+    found = find_threshold(scores, target, start, tolerance=-1.0)  # which no count meets
+    assert found.value == literal_closest(scores, target)
+    assert (found.steps, found.met) == (-1, False)
+
+
+@pytest.mark.parametrize("start", [0.8, 0.79, 0.3, 0.7, 0.1])
+def test_single_precision_scores_are_compared_in_double_precision(start):
+    scores = np.full((4, 1), start, np.float32)  # beside the threshold by its rounding alone
+    is_above = float(scores[0, 0]) > start
+    assert find_threshold(scores, float(is_above), start).value == start
+    assert find_threshold(scores, float(not is_above), start).value != start
+
+
+def test_one_count_more_or_less_ends_the_walk_at_the_neighbouring_point():
+    scores = np.linspace(0.005, 0.995, 100)[:, None]  # one score between any two points of the walk
+    for target in np.linspace(0.01, 0.99, 57):
+        found, expected = find_threshold(scores, target, tolerance=0.004), literal(scores, target, tolerance=0.004)
+        assert found.steps == (-1 if expected is None else round(abs(expected - 0.8) / 0.01))
 
 
 def test_restore_fills_unknown_old_columns_alone():

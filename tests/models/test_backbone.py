@@ -296,3 +296,88 @@ def test_computing_the_frozen_stages_keeps_no_maps():
     backbone.watch_stages()
     backbone.prefix(torch.zeros(2, 3, 32, 32))
     assert backbone.take_maps() == ()
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("stages", [0, 1])
+def test_checkpointing_changes_memory_and_nothing_else(name, stages):
+    torch.manual_seed(0)
+    plain = Backbone(name, 64, freeze_stages=stages).train()
+    sparing = deepcopy(plain)
+    sparing.checkpoint()
+    kept, results = [], []
+    for backbone in (plain, sparing):
+        saved = 0
+
+        def count(tensor):
+            nonlocal saved
+            saved += tensor.numel()
+            return tensor
+
+        torch.manual_seed(1)
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            features = backbone(images(64, 4))
+        kept.append(saved)
+        features.square().mean().backward()
+        results.append(backbone.state_dict() | {f"{key}.grad": one.grad for key, one in backbone.named_parameters()})
+    assert kept[1] < kept[0] / 2
+    for key, value in results[0].items():
+        assert torch.equal(results[1][key], value) if value is not None else results[1][key] is None, key
+
+
+def test_a_net_that_cannot_be_checkpointed_says_so(monkeypatch):
+    backbone = Backbone("test_vit", 64)
+    monkeypatch.delattr(type(backbone.net), "set_grad_checkpointing")
+    with pytest.raises(UserError, match="checkpointing: backbone 'test_vit' cannot do it"):
+        backbone.checkpoint()
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_frozen_backbone_can_be_given_its_own_map(name):
+    backbone, batch = Backbone(name, 64), images(64)
+    assert not backbone.has_prefix
+    backbone.freeze_all()
+    assert backbone.has_prefix
+    whole, part = backbone(batch), backbone.prefix(batch)
+    assert torch.equal(whole, part)
+    backbone.starts_at_prefix = True
+    assert torch.equal(backbone(part), whole)
+
+
+def test_freezing_all_does_not_move_a_prefix_in_use():
+    backbone, batch = Backbone("small_conv", 32, freeze_stages=2).eval(), images(32)
+    whole, part = backbone(batch), backbone.prefix(batch)
+    backbone.starts_at_prefix = True
+    backbone.freeze_all()
+    assert torch.equal(backbone(part), whole)
+
+
+def test_a_compiled_backbone_gives_the_same_and_copies_compile_anew(monkeypatch):
+    programs = []
+
+    def compiled(function):
+        programs.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    backbone, batch = Backbone("small_conv", 32).eval(), images(32)
+    expected = backbone(batch)
+    backbone.compiles = True
+    assert torch.equal(backbone(batch), expected)
+    assert torch.equal(backbone(batch), expected)
+    assert len(programs) == 1
+    twin = deepcopy(backbone)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert not torch.equal(twin(batch), expected)
+    assert programs[1].__self__ is twin.net
+    assert torch.equal(backbone(batch), expected)
+
+
+def test_what_is_frozen_is_named_once():
+    backbone = Backbone("small_conv", 32, freeze_stages=2)
+    frozen = {id(one) for one in backbone.frozen_tensors()}
+    expected = {id(one) for one in backbone.parameters() if not one.requires_grad}
+    assert expected <= frozen
+    assert len(frozen) == len(expected) + 2 * 3  # two norms with a mean, a variance and a count

@@ -49,6 +49,30 @@ def test_solution_freedom_and_error_are_those_of_the_images(seed, ridge, scale):
     assert found.error == pytest.approx(float(squares.mean()) / (1 - found.freedom) ** 2, rel=1e-6)
 
 
+@given(seed=st.integers(0, 10**6), width=st.integers(2, 24), leaf=st.integers(1, 6))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_freedom_does_not_depend_on_how_the_factor_is_divided(seed, width, leaf):
+    sums, z, y = made(seed, width=width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridge, "LEAF", leaf)
+        found = solve(sums, 3.0)
+    _, hat = literal(z, y, 3.0)
+    assert found.freedom == pytest.approx(float(hat.diagonal().sum()) / len(z), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_freedom_of_many_features_is_that_of_the_hat_matrix_on_any_scale(scale):
+    sums, z, y = made(6, images=200, width=2 * ridge.LEAF + 45)
+    z[:, :-1] *= scale
+    sums = Statistics.empty(z.shape[1]).with_classes(sums.classes).with_images(z, y)
+    found = solve(sums, 20 * scale**2)
+    kernel = z[:, :-1] @ z[:, :-1].T + 20 * scale**2 * torch.eye(200, dtype=torch.float64)  # the dual form
+    inverse = torch.linalg.inv(kernel)
+    ones = inverse.sum(0)
+    residual = 20 * scale**2 * (inverse - torch.outer(ones, ones) / ones.sum())  # identity - hat
+    assert found.freedom == pytest.approx(1 - float(residual.diagonal().mean()), rel=1e-6)
+
+
 def test_the_chosen_strength_is_the_best_of_the_ladder():
     sums, _, _ = made(1, images=40, width=30, noise=3.0)
     best = choose_ridge(sums)

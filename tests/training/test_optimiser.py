@@ -210,3 +210,22 @@ def test_copy_to_puts_the_mean_in_place_and_leaves_counters():
         else:
             assert int(value) == counters[key] == 2
     assert all(one is two for one, two in zip(parameters, model.parameters(), strict=True))
+
+
+def test_the_fused_step_is_adam_step_by_step_and_restored_moments_lie_like_their_parameters() -> None:
+    made, twin = tagger(), tagger()
+    ours = make_optimiser(made, LR, 1.0, DECAY)
+    plain = make_optimiser(twin, LR, 1.0, DECAY, fused=False)
+    assert ours.param_groups[0]["fused"]
+    for step in range(4):
+        for model, optimiser in ((made, ours), (twin, plain)):
+            torch.manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.empty_like(parameter).copy_(torch.randn(parameter.shape))  # as autograd lays it
+            optimiser.step()
+        if step == 1:  # as a checkpoint does: elements in the order of their indices
+            state = {name: value.contiguous() for name, value in optimiser_state(ours).items()}
+            ours = make_optimiser(made, LR, 1.0, DECAY)
+            load_optimiser_state(ours, state)
+    for ours_one, plain_one in zip(made.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours_one, plain_one, rtol=1e-5, atol=1e-7)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ..core.errors import unknown_name
+from .randaugment import RandAugment
 
 Augmentation = Callable[[Tensor], Tensor]
 
@@ -38,15 +40,21 @@ class Cutout:
         return slice(max(start, 0), start + length)
 
 
+class Flip:
+    """The image or its mirror image, as likely."""
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Perhaps flip one uint8 (3, H, W) image."""
+        return image.flip(-1) if torch.rand(1) < 0.5 else image
+
+
 class CropAndResize:
     """A random part of the image, at least half of its area, resized to the image's own size."""
 
     def __call__(self, image: Tensor) -> Tensor:
         """Crop and resize one uint8 (3, H, W) image."""
-        from torchvision.transforms import v2
-
-        crop = v2.RandomResizedCrop(tuple(image.shape[-2:]), scale=(0.5, 1.0), antialias=True)
-        result: Tensor = crop(image)
+        crop = _random_crop(image.shape[-2], image.shape[-1])
+        result: Tensor = crop(image.contiguous())  # torch rounds otherwise where the channels come last
         return result
 
 
@@ -63,13 +71,14 @@ def make_augmentation(name: str) -> Augmentation:
         raise unknown_name("augmentation", name, AUGMENTATIONS)
     if name == "none":
         return _unchanged
+    if name == "flip":
+        return Flip()
     # Imported here: it takes seconds, longer than torch itself, and every command would wait for it.
     from torchvision.transforms import v2
 
     steps = {
-        "flip": [v2.RandomHorizontalFlip()],
-        "crop": [CropAndResize(), v2.RandomHorizontalFlip()],
-        "randaugment": [Cutout(), v2.RandAugment(num_ops=2)],  # KRT's training pipeline
+        "crop": [CropAndResize(), Flip()],
+        "randaugment": [Cutout(), RandAugment()],  # KRT's training pipeline
     }
     transform: Augmentation = v2.Compose(steps[name])
     return transform
@@ -82,30 +91,52 @@ def augment(images: Tensor, transform: Augmentation, seeds: Sequence[int]) -> Te
     what was drawn before; the caller's random state is untouched.
 
     Arguments:
-        images: uint8 (n, 3, H, W).
+        images: uint8 (n, 3, H, W), in any memory format.
         transform: draws its random numbers from torch's global generator, as torchvision's do.
         seeds: n numbers.
 
     Returns:
-        uint8 (n, 3, H, W).
+        uint8 (n, 3, H, W) in the same memory format.
     """
     augmented = torch.empty_like(images)
     with _own_random_state(), _one_thread():
         for position, seed in enumerate(seeds):
             # Not torch.manual_seed, which would seed the accelerators too.
             torch.default_generator.manual_seed(int(seed))
-            augmented[position] = transform(images[position])
+            _put(transform(images[position]), augmented[position])
     return augmented
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Scale uint8 (n, 3, H, W) to 0..1, then to zero mean and unit deviation per channel, as float32."""
-    shift, scale = (torch.tensor(values, dtype=torch.float32).view(3, 1, 1) for values in (mean, std))
-    return images.to(torch.float32).div_(255).sub_(shift).div_(scale)
+    """Scale uint8 (n, 3, H, W) to 0..1, then to zero mean and unit deviation per channel, as float32.
+
+    It happens on the images' device and in their memory format.
+    """
+    if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
+        shift, scale = (_constant(tuple(values), 1, images.device).view(3, 1, 1) for values in (mean, std))
+        return images.to(torch.float32).div_(255).sub_(shift).div_(scale)
+    # In whole rows: spread over a last dimension of three, the constants would take three times as long.
+    rows = images.permute(0, 2, 3, 1).flatten(2)  # (n, H, W * 3)
+    shift, scale = (_constant(tuple(values), images.shape[3], images.device) for values in (mean, std))
+    scaled = rows.to(torch.float32).div_(255).sub_(shift).div_(scale)
+    return scaled.view(*images.shape[:1], *images.shape[2:], 3).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=32)  # made once: to send them to a device at each batch would wait for it
+def _constant(values: tuple[float, ...], times: int, device: torch.device) -> Tensor:
+    return torch.tensor(values * times, dtype=torch.float32, device=device)
 
 
 def _unchanged(image: Tensor) -> Tensor:
     return image
+
+
+def _put(image: Tensor, place: Tensor) -> None:
+    """Copy a (3, H, W) image; a transposing copy of torch's takes five times as long as this stack."""
+    if image.is_contiguous() and not place.is_contiguous():
+        torch.stack(image.unbind(), dim=-1, out=place.permute(1, 2, 0))
+    else:
+        place.copy_(image)
 
 
 @contextmanager
@@ -126,3 +157,11 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=8)
+def _random_crop(height: int, width: int) -> Callable[[Tensor], Tensor]:
+    from torchvision.transforms import v2
+
+    crop: Callable[[Tensor], Tensor] = v2.RandomResizedCrop((height, width), scale=(0.5, 1.0), antialias=True)
+    return crop

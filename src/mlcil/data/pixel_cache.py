@@ -16,7 +16,9 @@ from typing import NamedTuple
 from ..core.files import write_json
 from .decoding import BadImage, Decoding
 
-FORMAT = 1  # part of every cache key: raise it when decoding changes by one bit
+# Part of every cache key: raise it when decoding changes by one bit. 2: JPEGs of at least four
+# times the wanted size are decoded to a fraction of theirs.
+FORMAT = 2
 
 
 class NoRoomError(Exception):

@@ -42,19 +42,10 @@ def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
         ValueError: the shapes differ, or a score is NaN and cannot be ranked.
     """
     check_scores(scores, labels)
-    by_class = np.ascontiguousarray(scores.T)  # (K, N), so that each sort runs over adjacent memory
-    order = np.argsort(-by_class, axis=1, kind="stable")
-    ranked = np.take_along_axis(by_class, order, axis=1)
-    truth = np.take_along_axis(np.ascontiguousarray(labels.T), order, axis=1)
-    hits = truth == 1
-    found = np.cumsum(hits, axis=1, dtype=np.int64)  # true positives down to each rank
-    known = np.cumsum(truth >= 0, axis=1, dtype=np.int64)
-    precision = found / np.maximum(known, 1)
-    # Equal scores cannot be told apart: each positive counts the precision at the end of its tie.
-    at_end = np.take_along_axis(precision, _ends_of_ties(ranked), axis=1)
-    positives = hits.sum(axis=1)
-    total = np.where(hits, at_end, 0.0).sum(axis=1)
-    return np.where(positives > 0, total / np.maximum(positives, 1), np.nan)
+    # (K, N), so that each sort runs over adjacent memory
+    by_class, truth = np.ascontiguousarray(scores.T), np.ascontiguousarray(labels.T)
+    pairs = zip(by_class, truth, strict=True)
+    return np.array([_average_precision(one[known >= 0], one[known == 1]) for one, known in pairs], np.float64)
 
 
 def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float | Floats) -> F1:
@@ -147,12 +138,18 @@ def _last(matrix: Floats) -> Floats:
     return matrix[:, -1] if matrix.shape[1] else np.full(len(matrix), np.nan)
 
 
-def _ends_of_ties(ranked: NDArray[Any]) -> NDArray[np.intp]:
-    """(K, N) for each rank, the last rank of the same score."""
-    count = ranked.shape[1]
-    ends = np.where(ranked[:, 1:] != ranked[:, :-1], np.arange(max(count - 1, 0)), count)
-    ends = np.concatenate([ends, np.full((len(ranked), min(count, 1)), count - 1)], axis=1)
-    return np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+def _average_precision(known: NDArray[Any], positive: NDArray[Any]) -> float:
+    """Of one class, from the scores of the images whose label is known and of those that show it.
+
+    Equal scores cannot be told apart: each positive counts the precision at the end of its tie, which is the share of
+    positives among all that score at least as high. This takes no more of the ranking than sorted scores.
+    """
+    if not len(positive):
+        return float("nan")
+    known, positive = np.sort(known), np.sort(positive)
+    found = len(positive) - np.searchsorted(positive, positive)  # positives that score at least as high
+    claimed = len(known) - np.searchsorted(known, positive)
+    return float((found / claimed).mean())
 
 
 def _ratio(above: Any, below: Any) -> Floats:

@@ -24,7 +24,7 @@ class StoredLogits:
         """What is stored of the images (n,).
 
         Returns:
-            logits (n, classes) with zeros where there are none, and bool (n, classes): where there are.
+            logits (n, classes) with zeros where there are none, and bool (n, classes): where there are; on the host.
         """
         values = torch.zeros(len(indices), classes)
         known = torch.zeros(len(indices), classes, dtype=torch.bool)
@@ -32,7 +32,7 @@ class StoredLogits:
             row = self._rows.get(index)
             if row is not None:
                 values[place, : len(row)], known[place, : len(row)] = row, True
-        return values.to(indices.device), known.to(indices.device)
+        return values, known
 
     def keep(self, indices: list[int]) -> None:
         """Forget all other images."""

@@ -67,7 +67,9 @@ class DERpp(Rehearsal):
         if batch.replay:
             dark, labelled = batch.replay
             again = self.student(dark.images).logits
-            terms["logits"] = self.config.alpha * logit_distance(again, *self.logits.get(dark.indices, again.shape[1]))
+            stored = self.logits.get(dark.indices, again.shape[1])
+            said, known = (one.to(again.device, non_blocking=True) for one in stored)
+            terms["logits"] = self.config.alpha * logit_distance(again, said, known)
             again = self.student(labelled.images).logits
             terms["replay"] = self.config.beta * self.classification(again, labelled.labels)
         if self.buffer.is_streaming:  # only now: an image taken again is replayed with what was said before
@@ -75,9 +77,11 @@ class DERpp(Rehearsal):
         return terms
 
     def _store(self, batch: Batch, logits: Tensor) -> None:
-        taken = torch.tensor([index in self._taken for index in batch.indices.tolist()], dtype=torch.bool)
-        taken = taken.to(logits.device)
-        self.logits.put(self.together(batch.indices[taken]), self.together(logits[taken]))
+        taken = [place for place, index in enumerate(batch.indices.tolist()) if index in self._taken]
+        places = torch.tensor(taken, dtype=torch.int64)
+        said = logits[places.to(logits.device, non_blocking=True)]
+        numbers = batch.indices[places].to(logits.device, non_blocking=True)  # processes exchange what is on the device
+        self.logits.put(self.together(numbers), self.together(said))
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Store what the model says about each new exemplar."""

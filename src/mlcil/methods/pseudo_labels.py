@@ -7,7 +7,7 @@ per image meets a target. Recall by class (HCP and KBK) has a threshold for each
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,50 +51,56 @@ def find_threshold(
     """The threshold that KRT's algorithm 1 walks to, from one pass of scores.
 
     The walk starts at `start` and moves by `step`, up while there are too many pseudo labels and down
-    while there are too few, until their mean number per image is within `tolerance` of `target`. The
-    counts at all points of the walk are read off the sorted scores. Where the walk would swing for ever
+    while there are too few, until their mean number per image is within `tolerance` of `target`. Its end
+    is found by bisection, since counts fall as thresholds rise. Where the walk would swing for ever
     between two points or run out of bounds, the threshold whose count comes closest is taken instead.
 
     Arguments:
         scores: (N, K_old), the old model's probabilities.
         target: the mean number of pseudo labels per image to reach.
     """
-    count, ranked = len(scores), np.sort(scores, axis=None).astype(np.float64)
-    walk = _walk(ranked, count, target, start, step, tolerance)
-    counts = _mean_counts(ranked, count, walk)
-    if abs(counts[-1] - target) <= tolerance:
-        return Threshold(walk[-1], counts[-1], target, True, len(walk) - 1)
-    value = _closest(ranked, count, target)
-    mean_count = _mean_counts(ranked, count, [value])[0]
-    return Threshold(value, mean_count, target, abs(mean_count - target) <= tolerance, -1)
+    going_up = _mean_count(scores, start) > target
+
+    def is_met_or_passed(threshold: float) -> bool:
+        count = _mean_count(scores, threshold)
+        return abs(count - target) <= tolerance or (count <= target) == going_up
+
+    walk = _walk(start, step if going_up else -step)
+    steps = min(bisect_left(walk, True, key=is_met_or_passed), len(walk) - 1)
+    count = _mean_count(scores, walk[steps])
+    if abs(count - target) <= tolerance:
+        return Threshold(walk[steps], count, target, True, steps)
+    value, count = _closest(scores, target)
+    return Threshold(value, count, target, abs(count - target) <= tolerance, -1)
 
 
-def _walk(
-    ranked: NDArray[np.float64], count: int, target: float, start: float, step: float, tolerance: float
-) -> list[float]:
-    """The points of the paper's walk up to the first at which the target is met or passed."""
-    going_up = _mean_counts(ranked, count, [start])[0] > target
+def _walk(start: float, step: float) -> list[float]:
+    """All points of a walk in one direction within the bounds."""
     points = [start]
-    while LOWEST <= (after := points[-1] + (step if going_up else -step)) <= HIGHEST:
+    while LOWEST <= (after := points[-1] + step) <= HIGHEST:
         points.append(after)  # summed up step by step, as the algorithm does
-    counts = np.array(_mean_counts(ranked, count, points))
-    within = np.abs(counts - target) <= tolerance
-    passed = counts <= target if going_up else counts > target
-    ends = np.flatnonzero(within | passed)
-    return points[: ends[0] + 1] if len(ends) else points
+    return points
 
 
-def _mean_counts(ranked: NDArray[np.float64], count: int, thresholds: Sequence[float]) -> list[float]:
-    above = len(ranked) - np.searchsorted(ranked, thresholds, side="right")
-    return [float(number) for number in above / count]
+def _mean_count(scores: NDArray[np.floating], threshold: float) -> float:
+    """Pseudo labels per image at a threshold."""
+    # A plain float would be rounded to the precision of the scores before the comparison.
+    return float(np.count_nonzero(scores > np.float64(threshold)) / len(scores))
 
 
-def _closest(ranked: NDArray[np.float64], count: int, target: float) -> float:
-    """The score (or bound) that, as a threshold, gives the mean count nearest to the target."""
-    inside = ranked[(ranked > LOWEST) & (ranked < HIGHEST)]
-    candidates = np.unique(np.concatenate([[LOWEST], inside, [HIGHEST]]))
-    distances = np.abs(np.array(_mean_counts(ranked, count, candidates.tolist())) - target)
-    return float(candidates[distances.argmin()])
+def _closest(scores: NDArray[np.floating], target: float) -> tuple[float, float]:
+    """The score (or bound) that, as a threshold, gives the mean count nearest to the target, and that count."""
+    ranked = np.sort(scores, axis=None).astype(np.float64)
+    inside = ranked[np.searchsorted(ranked, LOWEST, side="right") : np.searchsorted(ranked, HIGHEST)]
+    candidates = np.concatenate([[LOWEST], inside, [HIGHEST]])
+
+    def count_at(place: int) -> float:
+        return float((len(ranked) - np.searchsorted(ranked, candidates[place], side="right")) / len(scores))
+
+    passed = bisect_left(range(len(candidates)), True, key=lambda place: count_at(place) <= target)
+    near = range(max(passed - 2, 0), min(passed + 1, len(candidates)))
+    best = min(near, key=lambda place: abs(count_at(place) - target))  # of equals the lowest
+    return float(candidates[best]), count_at(best)
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,9 @@ class ClassRecall:
         Arguments:
             gate: also ask that the entropy is not above that of the positives.
         """
-        sure = scores >= self.confidence.to(scores.device)  # never where it is NaN
-        return sure & (binary_entropy(scores) <= self.entropy.to(scores.device)) if gate else sure
+        confidence, entropy = (one.to(scores.device, non_blocking=True) for one in (self.confidence, self.entropy))
+        sure = scores >= confidence  # never where it is NaN
+        return sure & (binary_entropy(scores) <= entropy) if gate else sure
 
 
 def binary_entropy(probabilities: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ class TPCIL(Rehearsal):
             raise UserError(f"tpcil: pairs hebbian needs selection graph, got {config.selection}")
         self.edges: list[NDArray[np.int64]] = []  # per class, (E, 2) places in the class's exemplars
         super().__init__(config, backbone, task, budget)
+        self._joined: NDArray[np.bool_] | None = None  # (n, n) for the session, once it is asked for
         self.anchors = torch.empty(0, 0)  # (n, C) features of the exemplars when the last session ended
 
     def make_buffer(self, budget: Budget) -> Memory:
@@ -75,24 +76,35 @@ class TPCIL(Rehearsal):
         if batch.replay and self.config.weight:
             (drawn,) = batch.replay
             rows = self._rows(drawn.indices)
-            anchors = self.anchors[rows].to(whole.images.device)
+            anchors = self.anchors[torch.from_numpy(rows)].to(whole.images.device, non_blocking=True)
             change = topology_loss(now.pooled[len(batch.images) :], anchors, self._pairs(rows, anchors.device))
             terms["topology"] = self.config.weight * change
         return terms
 
     def _rows(self, indices: Tensor) -> NDArray[np.int64]:
         order = np.argsort(self.buffer.indices)
-        return order[np.searchsorted(self.buffer.indices, indices.cpu().numpy(), sorter=order)]
+        return order[np.searchsorted(self.buffer.indices, indices.numpy(), sorter=order)]
 
     def _pairs(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
         if self.config.pairs == "all" or not isinstance(self.buffer, ExemplarBuffer):
             return None
-        joined = np.zeros((len(self.buffer), len(self.buffer)), bool)
-        for exemplars, edges in zip(self.buffer.chosen, self.edges, strict=True):
+        if self._joined is None:
+            self._joined = self._adjacency(self.buffer)
+        return torch.from_numpy(self._joined[np.ix_(rows, rows)]).to(device, non_blocking=True)
+
+    def _adjacency(self, buffer: ExemplarBuffer) -> NDArray[np.bool_]:
+        """(n, n) which exemplars an edge joins."""
+        joined = np.zeros((len(buffer), len(buffer)), bool)
+        for exemplars, edges in zip(buffer.chosen, self.edges, strict=True):
             kept = edges[(edges < len(exemplars)).all(axis=1)]  # a smaller share drops the last exemplars
             ends = self._rows(torch.from_numpy(exemplars[kept]).flatten()).reshape(-1, 2)
             joined[ends[:, 0], ends[:, 1]] = joined[ends[:, 1], ends[:, 0]] = True
-        return torch.from_numpy(joined[np.ix_(rows, rows)]).to(device)
+        return joined
+
+    def before_session(self, session: Session, infer: Inference) -> None:
+        """The exemplars may have changed since they were last joined."""
+        super().before_session(session, infer)
+        self._joined = None
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Insert the new classes' vertices, and look at all of them with the model as it is now."""

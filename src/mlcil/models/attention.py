@@ -12,15 +12,16 @@ from torch import Tensor, nn
 TOKEN_STD = 0.02  # truncated-normal start of tokens and positions; authors' code
 LINEAR_STD = 0.01  # normal start of every linear layer of the block at width 384; authors' code
 MLP_RATIO = 4
+TOGETHER = 4  # sessions of one matrix product on a CPU
 
 
 class _StackedLinear(torch.autograd.Function):
     """A linear layer over (t, B, d) whose result for one of the t rows does not depend on t.
 
     One matrix product over t * B rows is free to round differently when t grows. An accelerator gets one
-    batched product. On a CPU even that may share its threads out otherwise, while starting a product
-    costs nothing, so there each of the t has its own, always of the same shape. The gradient has no such
-    duty and takes the flat form.
+    batched product. On a CPU even that may share its threads out otherwise, so there the t go by fours, the last
+    ones filled up with zeros: each is always at the same place of a product of the same shape. A product of one
+    alone takes as long as of four. The gradient has no such duty and takes the flat form.
     """
 
     @staticmethod
@@ -30,8 +31,10 @@ class _StackedLinear(torch.autograd.Function):
         if stacked.device.type != "cpu":
             weights = weight.T.expand(len(stacked), -1, -1)  # (t, d, out)
             return torch.bmm(stacked, weights) if bias is None else torch.baddbmm(bias, stacked, weights)
-        rows = [one @ weight.T if bias is None else torch.addmm(bias, one, weight.T) for one in stacked]
-        return torch.stack(rows)  # (t, B, out)
+        count, batch, width = stacked.shape
+        filled = F.pad(stacked, (0, 0, 0, 0, 0, -count % TOGETHER)).view(-1, TOGETHER * batch, width)
+        rows = [one @ weight.T if bias is None else torch.addmm(bias, one, weight.T) for one in filled]
+        return torch.stack(rows).view(-1, batch, len(weight))[:count]  # (t, B, out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

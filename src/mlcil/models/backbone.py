@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import UserError, unknown_name
+from .convolutions import keep_inputs, make_quick, uncounted
 from .small import SmallConvNet
-from .stages import freeze, frozen_prefix, module_chain, stage_modules, stage_parameters
+from .stages import freeze, frozen_prefix, module_chain, segments, stage_modules, stage_parameters
 
 SMALL = "small_conv"
 
@@ -29,17 +33,22 @@ class Backbone(nn.Module):
         mean, std: the normalisation its weights expect, three numbers each.
         prefix_length: modules in the frozen part that `prefix` computes; 0 where it cannot be cut off.
         starts_at_prefix: whether `forward` is given the output of `prefix` in place of images.
+        compiles: whether `torch.compile` makes a program of the net at its first use.
     """
 
     def __init__(self, name: str, image_size: int, freeze_stages: int = 0) -> None:
         super().__init__()
-        self.name = name
+        self.name, self._image_size = name, image_size
         self._frozen: list[nn.Module] = []
         self._maps: list[Tensor] = []
         self.watched = 0  # stages whose maps `take_maps` gives
         self._chain: list[nn.Module] = []  # the frozen stages can be cut off only where the net is a chain
         self.prefix_length = 0
+        self._whole = False  # whether nothing is trained, and the prefix is all of it
         self.starts_at_prefix = False
+        self.compiles = False
+        self._program: Any = None
+        self._checkpointed: list[nn.Module] = []  # the chain, if activations are computed again
         self.net, configuration = _create(name, image_size)
         self.mean: tuple[float, ...] = tuple(configuration["mean"])
         self.std: tuple[float, ...] = tuple(configuration["std"])
@@ -49,32 +58,60 @@ class Backbone(nn.Module):
         self.grid = (shape[2], shape[3])
         if any(isinstance(module, nn.Conv2d) and module.kernel_size != module.stride for module in self.modules()):
             self.to(memory_format=torch.channels_last)  # convolutions run faster so on CPUs and tensor cores
-        self._freeze(freeze_stages, image_size)
+            make_quick(self.net, torch.linspace(-1, 1, 3 * image_size**2).reshape(1, 3, image_size, image_size))
+        self._freeze(freeze_stages)
 
     def train(self, mode: bool = True) -> Backbone:
         """Switch mode; frozen normalisation layers keep their statistics."""
         super().train(mode)
         for module in self._frozen:
             module.eval()
+        keep_inputs(self)
         return self
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) normalised images, or what `prefix` made of them -> (B, C, h, w) feature map."""
         self._maps = []
         images = images.contiguous(memory_format=torch.channels_last)
-        if self.starts_at_prefix:
-            features = _apply(self._chain[self.prefix_length :], images)
-        else:
-            features = self.net.forward_features(images)
-        made = self._as_map(features)
-        # Some nets give (B, h, w, C) without saying so.
-        return made if made.shape[1] == self.channels else made.permute(0, 3, 1, 2)
+        if not self.starts_at_prefix:
+            return self._features(images)
+        if self._whole:
+            return images
+        return self._oriented(self._through(self._chain[self.prefix_length :], images))
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether there is a frozen part whose output can be given in place of images."""
+        return self._whole or self.prefix_length > 0
+
+    @property
+    def prefix_name(self) -> str:
+        """Which part of the net `prefix` is."""
+        return "all" if self._whole else f"{self.prefix_length} modules"
 
     def freeze_all(self) -> None:
         """Train nothing: parameters and statistics stay as they are, whatever the mode."""
         self.requires_grad_(False)
         self._frozen = [self.net]
-        self.net.eval()
+        self._whole = self._whole or not self.starts_at_prefix  # the prefix does not move once it is used
+        self.train(self.training)
+
+    def frozen_tensors(self) -> list[Tensor]:
+        """Parameters and statistics of the frozen part, each as it is kept."""
+        return [one for module in self._frozen for one in (*module.parameters(), *module.buffers())]
+
+    def checkpoint(self) -> None:
+        """Keep no activation within a block for the backward pass, which computes it again.
+
+        Raises:
+            UserError: the net is no chain of blocks and has no way of its own.
+        """
+        self._checkpointed = self._links()
+        if not self._checkpointed:
+            try:
+                self.net.set_grad_checkpointing(True)
+            except (AttributeError, AssertionError):
+                raise UserError(f"checkpointing: backbone {self.name!r} cannot do it; leave it out") from None
 
     def watch_stages(self) -> None:
         """Keep the maps of the last four stages at every pass, for `take_maps`."""
@@ -104,19 +141,51 @@ class Backbone(nn.Module):
 
     def prefix(self, images: Tensor) -> Tensor:
         """The output of the frozen stages, for `forward` to go on from once `starts_at_prefix` is set."""
-        given = _apply(self._chain[: self.prefix_length], images.contiguous(memory_format=torch.channels_last))
+        images = images.contiguous(memory_format=torch.channels_last)
+        given = self._features(images) if self._whole else _apply(self._chain[: self.prefix_length], images)
         self._maps = []
         return given
 
-    def _freeze(self, count: int, image_size: int) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_program": None}  # a copy makes its own
+
+    def _features(self, images: Tensor) -> Tensor:
+        """The whole net, (B, 3, H, W) -> (B, C, h, w)."""
+        if self._checkpointed:
+            return self._oriented(self._through(self._checkpointed, images))
+        if not self.compiles:
+            return self._oriented(self.net.forward_features(images))
+        if self._program is None:
+            self._program = torch.compile(self.net.forward_features)
+        return self._oriented(self._program(images))
+
+    def _through(self, modules: list[nn.Module], value: Tensor) -> Tensor:
+        if not (self._checkpointed and self.training and torch.is_grad_enabled()):
+            return _apply(modules, value)
+        for part in segments(modules):
+            value = checkpoint(partial(_apply, part), value, use_reentrant=False, context_fn=partial(_contexts, part))
+        return value
+
+    def _oriented(self, features: Tensor) -> Tensor:
+        made = self._as_map(features)
+        # Some nets give (B, h, w, C) without saying so.
+        return made if made.shape[1] == self.channels else made.permute(0, 3, 1, 2)
+
+    def _links(self) -> list[nn.Module]:
+        was_training = self.training
+        links = module_chain(self.eval().net, torch.zeros(1, 3, self._image_size, self._image_size))
+        self.train(was_training)
+        return links
+
+    def _freeze(self, count: int) -> None:
         stages = stage_parameters(self.net)
         if not 0 <= count <= len(stages):
             raise UserError(f"freeze_stages: got {count}, but {self.name} has 0 to {len(stages)} stages to freeze")
         self._frozen = freeze(self.net, {name for stage in stages[:count] for name in stage})
         if count:
-            probe = torch.zeros(1, 3, image_size, image_size)
-            self._chain = module_chain(self.eval().net, probe)
+            self._chain = self._links()
             self.prefix_length = frozen_prefix(self._chain)
+            self._whole = not self._chain and not any(one.requires_grad for one in self.net.parameters())
             self.train()
 
     def _probe(self, image_size: int) -> torch.Size:
@@ -165,6 +234,11 @@ def _create(name: str, image_size: int) -> tuple[Any, dict[str, Any]]:
 def _unfit(name: str, image_size: int, error: Exception) -> UserError:
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return UserError(f"backbone {name!r} cannot take images of {image_size} pixels: {reason}")
+
+
+def _contexts(part: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Of a segment's first pass and of the one that the backward pass repeats."""
+    return nullcontext(), uncounted(part)
 
 
 def _apply(modules: list[nn.Module], value: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ def choose(queries: Tensor, keys: Tensor, count: int, batchwise: bool) -> Choice
     cosine = (directions[0][:, None] * directions[1]).sum(dim=2)  # (B, M)
     ids = _largest(cosine, count)
     if batchwise:
-        votes = torch.bincount(ids.flatten(), minlength=len(keys))  # (M,)
+        chosen = ids.flatten()
+        votes = torch.zeros_like(keys[:, 0], dtype=torch.int64).scatter_add_(0, chosen, torch.ones_like(chosen))  # (M,)
         ids = _largest(votes, count).expand(len(queries), -1)
     return Choice(ids, cosine.gather(1, ids).sum(dim=1))
 
@@ -94,6 +95,8 @@ class PromptedTagger(Tagger):
         keys: (M, C).
         prompts: (M, L_p, C).
     """
+
+    enters_backbone = True
 
     def __init__(self, backbone: Backbone, shape: PromptShape, unfreeze: bool = False) -> None:
         _require_transformer(backbone)

@@ -14,6 +14,7 @@ from ..memory.statistics import Statistics
 ASKED = 100  # classes that the choice of a strength listens to, so that it costs no more with a thousand
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
+LEAF = 128  # rows of a triangular matrix that is inverted at once
 SMALLEST_VARIANCE = 1e-12
 ABSENT = -30.0  # the logit of a class that nothing is known of
 SMALLEST_GAP = 0.1  # between images with a class and without, in deviations; little known, scores still keep an order
@@ -59,8 +60,8 @@ def solve(statistics: Statistics, ridge: float) -> Solution:
     """
     factor = _factor(statistics, ridge)
     weights = torch.cholesky_solve(statistics.cross, factor)
-    inverse = torch.cholesky_inverse(factor)  # (d, d)
-    freedom = float((statistics.width - ridge * inverse.diagonal()[:-1].sum()) / statistics.images)
+    trace = _diagonal_of_inverse(factor)[:-1].sum()
+    freedom = float((statistics.width - ridge * trace) / statistics.images)
     return Solution(weights, ridge, freedom, _error(statistics, weights, ridge, freedom))
 
 
@@ -131,7 +132,7 @@ def _best_threshold(high: Tensor, low: Tensor, deviation: Tensor, share: Tensor)
 def _factor(statistics: Statistics, ridge: float) -> Tensor:
     matrix = statistics.gram.clone()
     matrix.diagonal()[:-1] += ridge
-    if not torch.isfinite(matrix).all() or not torch.isfinite(statistics.cross).all():
+    if not torch.isfinite(matrix.sum() + statistics.cross.sum()):  # one NaN or infinity is in the sum, too
         raise UserError("the features are not finite; the backbone's weights or the images are damaged")
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
@@ -140,6 +141,23 @@ def _factor(statistics: Statistics, ridge: float) -> Tensor:
             "there is no solution: the learner has seen no image, more was taken away than added, or ridge is too small"
         )
     return factor
+
+
+def _diagonal_of_inverse(factor: Tensor) -> Tensor:
+    """(d,) the diagonal of (L L')^-1 from the lower triangular L: the squared lengths of the columns of L^-1.
+
+    By halves: the inverse of [[A, 0], [B, C]] is [[A^-1, 0], [-C^-1 B A^-1, C^-1]]. Nothing else of (L L')^-1 is
+    computed, which takes half the work of all of it.
+    """
+    width, half = len(factor), len(factor) // 2
+    if width <= LEAF:
+        identity = torch.eye(width, dtype=factor.dtype)
+        inverse: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False)
+        return inverse.square().sum(0)
+    first, last = factor[:half, :half], factor[half:, half:]
+    corner = torch.linalg.solve_triangular(last, factor[half:, :half], upper=False)
+    corner = torch.linalg.solve_triangular(first, corner, upper=False, left=False)
+    return torch.cat([_diagonal_of_inverse(first) + corner.square().sum(0), _diagonal_of_inverse(last)])
 
 
 def _squares(statistics: Statistics, weights: Tensor, ridge: float) -> Tensor:

@@ -73,6 +73,22 @@ def frozen_prefix(chain: list[nn.Module]) -> int:
     return len(chain)
 
 
+def segments(chain: list[nn.Module]) -> list[list[nn.Module]]:
+    """A chain in parts whose inner results are worth computing again: each block, or a row of single layers."""
+    parts: list[list[nn.Module]] = []
+    row_is_open = False
+    for module in chain:
+        layers = [one for one in module.modules() if list(one.parameters(recurse=False))]
+        is_layer = len(layers) <= 1
+        # A new row begins with a convolution: norm, activation and pooling belong to the one before.
+        if is_layer and row_is_open and not isinstance(module, nn.Conv2d):
+            parts[-1].append(module)
+        else:
+            parts.append([module])
+        row_is_open = is_layer
+    return parts
+
+
 def _last_link(module: nn.Module) -> nn.Module:
     """The module that gives a sequence's output; `module_chain` calls it and not the sequence."""
     while isinstance(module, nn.Sequential):

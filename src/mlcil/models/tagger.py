@@ -59,6 +59,8 @@ class Tagger(nn.Module):
         attention: the cross-attention's shape, or None for linear heads on the pooled feature.
     """
 
+    enters_backbone = False  # whether `forward` does more with the backbone than call it
+
     def __init__(self, backbone: Backbone, attention: AttentionShape | None = None) -> None:
         super().__init__()
         self.backbone = backbone

@@ -1,14 +1,19 @@
-"""What the frozen stages of a backbone make of each image, computed once and kept.
+"""What the frozen part of a backbone makes of images: once per batch, or once per image and view and kept.
 
-With frozen early stages most of a step is spent on work that gives the same result every epoch, every
-session, and for teacher and student alike. Here it is done once per image and view.
+With frozen stages most of a step is spent on work that is the same for teacher and student, and, where an image has
+finitely many views, in every epoch, every session and every run. Here it is done once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,27 +23,49 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..core.files import write_atomically
-from ..data.augmentation import normalise
-from ..data.loading import Batch, sample_seeds
+from ..core.files import PARTIAL, held, write_atomically
+from ..data.augmentation import augment, make_augmentation, normalise
+from ..data.loading import Batch, BatchSource, sample_seeds
 from ..data.pixels import CachedPixels, MemoryPixels, PixelStore
 from ..models.backbone import Backbone
 from .inference import on_first
 
-FORMAT = 1
-VIEWS = {"none": 1, "flip": 2}  # augmentations that make finitely many views of an image
+FORMAT = 2  # part of every file's name: raise it when a stored value changes
 CHUNK = 64  # images computed at once
+ABANDONED = 24 * 3600  # seconds after which a file half written is nobody's
+
+
+class PrefixLoader:
+    """Puts the output of a backbone's frozen part in place of the images of another source's batches."""
+
+    def __init__(self, source: BatchSource, backbone: Backbone, fabric: Fabric) -> None:
+        self.source, self.backbone, self.fabric = source, backbone, fabric
+
+    def batches(
+        self,
+        parts: Sequence[NDArray[np.int64]],
+        indices: NDArray[np.int64],
+        labels: NDArray[np.int8],
+        seed_keys: Sequence[tuple[int, ...]] | None,
+    ) -> Iterator[Batch]:
+        """Yield one batch per part; see `BatchLoader.batches`."""
+        for batch in self.source.batches(parts, indices, labels, seed_keys):
+            # Not in inference mode: a backward pass may need what is made of it.
+            with torch.no_grad(), self.fabric.autocast():
+                given = self.backbone.prefix(batch.images.to(self.fabric.device, non_blocking=True))
+            yield replace(batch, images=given)
 
 
 class ActivationLoader:
     """Serves stored activations as batches, in the manner of `data.loading.BatchLoader`.
 
     Arguments:
-        activations: float16 (N, views, C, H, W).
+        activations: float16 (N, views, H, W, C).
+        device: where the batches are wanted.
     """
 
-    def __init__(self, activations: NDArray[np.float16]) -> None:
-        self.activations = activations
+    def __init__(self, activations: NDArray[np.float16], device: torch.device) -> None:
+        self.activations, self.device = activations, device
 
     def batches(
         self,
@@ -53,60 +80,128 @@ class ActivationLoader:
             views = np.zeros(len(rows), np.int64)
             if seed_keys is not None:
                 views = sample_seeds(seed_keys[place], rows) % self.activations.shape[1]
-            values = torch.from_numpy(self.activations[rows, views].astype(np.float32))
+            stored = torch.from_numpy(self.activations[rows, views]).to(self.device, non_blocking=True)
+            values = stored.float().permute(0, 3, 1, 2)  # (B, C, H, W) in channels-last
             yield Batch(values, torch.from_numpy(labels[part]), torch.from_numpy(rows))
 
 
+@dataclass(frozen=True)
+class Views:
+    """Which views of an image are computed: as it is first, then others.
+
+    Attributes:
+        augment: "none" has one, "flip" two; any other so many as are wanted, each drawn once for all runs.
+        wanted: with a random augmentation.
+    """
+
+    augment: str
+    wanted: int
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return {"none": 1, "flip": 2}.get(self.augment, self.wanted)
+
+    def of(self, images: Tensor, rows: NDArray[np.int64]) -> list[Tensor]:
+        """The views of uint8 images (n, 3, H, W), each (n, 3, H, W)."""
+        if self.augment == "flip":
+            return [images, images.flip(3)]
+        if self.count == 1:
+            return [images]
+        transform = make_augmentation(self.augment)
+        drawn = [sample_seeds((view,), rows).tolist() for view in range(1, self.count)]
+        return [images, *(augment(images, transform, seeds) for seeds in drawn)]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where activations are kept, by content.
+
+    Attributes:
+        folder: of the cache.
+        limit_bytes: the most that they may take together; those used longest ago make room.
+    """
+
+    folder: Path
+    limit_bytes: int
+
+    def file(self, key: str) -> Path:
+        """The file of this name."""
+        return self.folder / "frozen" / f"{key}.npy"
+
+    def make_room(self, needed: int) -> None:
+        """Remove what was used longest ago until so many bytes fit.
+
+        A run that still reads a file keeps its content: only the name goes.
+
+        Raises:
+            UserError: they cannot fit.
+        """
+        if needed > self.limit_bytes:
+            raise UserError(
+                f"the frozen activations need {needed / 1e9:.1f} GB and cache_gb allows {self.limit_bytes / 1e9:.1f}; "
+                "raise it, freeze more stages, or leave reuse_frozen out"
+            )
+        found = []
+        for path in self.file("").parent.iterdir():
+            with suppress(FileNotFoundError):  # removed by another run just now
+                found.append((path.stat(), path))
+        torn = [path for status, path in found if path.suffix == PARTIAL and status.st_mtime < time.time() - ABANDONED]
+        kept = sorted((one.st_mtime_ns, one.st_size, path) for one, path in found if path.suffix == ".npy")
+        used = needed + sum(size for _, size, _ in kept)
+        for _, size, path in kept:
+            if used > self.limit_bytes:
+                torn.append(path)
+                used -= size
+        for path in torn:
+            path.unlink(missing_ok=True)
+
+
 def open_activations(
-    backbone: Backbone,
-    pixels: PixelStore,
-    augment: str,
-    folder: Path,
-    limit_bytes: int,
-    fabric: Fabric,
-    say: Callable[[str], None],
+    backbone: Backbone, pixels: PixelStore, views: Views, shelf: Shelf, fabric: Fabric, say: Callable[[str], None]
 ) -> ActivationLoader:
-    """Compute the frozen stages on every image and view, or find that done.
+    """Compute the frozen part on every image and view, or find that done.
 
     Arguments:
         pixels: all images of a split.
-        augment: "none" for one view, "flip" for two.
-        folder: where the activations are kept, by content.
-        limit_bytes: the most that they may take.
 
     Raises:
-        UserError: the backbone has no frozen part to cut off, or the augmentation has no finite set of views.
+        UserError: the backbone has no frozen part to cut off, or there is no room.
     """
-    if not backbone.prefix_length:
+    if not backbone.has_prefix:
         raise UserError(
-            f"reuse_frozen: nothing to reuse; set freeze_stages, with a convolutional backbone (got {backbone.name})"
+            f"reuse_frozen: nothing to reuse; set backbone_mode=frozen, or freeze_stages with a convolutional backbone "
+            f"(got {backbone.name})"
         )
-    if augment not in VIEWS:
-        raise UserError(f"reuse_frozen: got augment {augment!r}, expected one of {', '.join(VIEWS)}")
-    file = folder / "frozen" / f"{_key(backbone, pixels, VIEWS[augment])}.npy"
+    file = shelf.file(_key(backbone, pixels, views))
 
     def build() -> None:
-        if not file.exists():
-            _build(backbone.to(fabric.device).eval(), pixels, VIEWS[augment], file, limit_bytes, say)
+        waiting = partial(say, "waiting for frozen activations, which another run is computing")
+        with held(file.with_suffix(".lock"), waiting):
+            if not file.exists():
+                _build(backbone.to(fabric.device), pixels, views, file, shelf, say)
+        os.utime(file)  # used just now
+        opened.append(np.load(file, mmap_mode="r"))
 
+    opened: list[NDArray[np.float16]] = []
     on_first(fabric, build)
-    return ActivationLoader(np.load(file, mmap_mode="r"))
+    return ActivationLoader(opened[0] if opened else np.load(file, mmap_mode="r"), fabric.device)
 
 
 def _build(
-    backbone: Backbone, pixels: PixelStore, views: int, file: Path, limit_bytes: int, say: Callable[[str], None]
+    backbone: Backbone, pixels: PixelStore, views: Views, file: Path, shelf: Shelf, say: Callable[[str], None]
 ) -> None:
     chunks = (
         np.arange(start, min(start + CHUNK, len(pixels)), dtype=np.int64) for start in range(0, len(pixels), CHUNK)
     )
 
-    def write(partial: Path) -> None:
-        with partial.open("wb") as stream:
+    def write(path: Path) -> None:
+        with path.open("wb") as stream:
             for rows in chunks:
-                values = _compute(backbone, pixels[rows], views)  # (n, views, C, H, W)
+                values = _compute(backbone, pixels[rows], rows, views)  # (n, views, H, W, C)
                 if rows[0] == 0:
                     shape = (len(pixels), *values.shape[1:])
-                    _check_size(math.prod(shape) * values.itemsize, limit_bytes)
+                    shelf.make_room(math.prod(shape) * values.itemsize)
                     header = {
                         "descr": np.lib.format.dtype_to_descr(values.dtype),
                         "fortran_order": False,
@@ -117,27 +212,26 @@ def _build(
                 if rows[0] // CHUNK % 20 == 0:
                     say(f"frozen stages: {rows[-1] + 1}/{len(pixels)} images")
 
+    was_training = backbone.training
+    backbone.eval()
     write_atomically(file, write)
-
-
-def _check_size(needed: int, limit_bytes: int) -> None:
-    if needed > limit_bytes:
-        raise UserError(
-            f"reuse_frozen would keep {needed / 1e9:.1f} GB and cache_gb allows {limit_bytes / 1e9:.1f}; "
-            "raise it, freeze more stages, or leave reuse_frozen out"
-        )
+    backbone.train(was_training)
 
 
 @torch.inference_mode()
-def _compute(backbone: Backbone, pixels: NDArray[np.uint8], views: int) -> NDArray[np.float16]:
+def _compute(
+    backbone: Backbone, pixels: NDArray[np.uint8], rows: NDArray[np.int64], views: Views
+) -> NDArray[np.float16]:
     device = next(backbone.parameters()).device
-    images = normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), backbone.mean, backbone.std).to(device)
-    seen: list[Tensor] = [images, images.flip(3)][:views]
-    return torch.stack([backbone.prefix(one) for one in seen], dim=1).half().cpu().numpy()
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    seen = [normalise(one.to(device), backbone.mean, backbone.std) for one in views.of(images, rows)]
+    given = [backbone.prefix(one).permute(0, 2, 3, 1) for one in seen]
+    return torch.stack(given, dim=1).half().cpu().contiguous().numpy()
 
 
-def _key(backbone: Backbone, pixels: PixelStore, views: int) -> str:
-    digest = hashlib.blake2b(f"{FORMAT} {backbone.name} {backbone.prefix_length} {views}".encode(), digest_size=16)
+def _key(backbone: Backbone, pixels: PixelStore, views: Views) -> str:
+    facts = (FORMAT, backbone.name, backbone.prefix_name, views.augment if views.count > 2 else "", views.count)
+    digest = hashlib.blake2b(" ".join(map(str, facts)).encode(), digest_size=16)
     for name, value in backbone.net.state_dict().items():
         digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
     if isinstance(pixels, CachedPixels):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +15,7 @@ from torch import nn
 
 from .. import __version__
 from ..core.config import identity
-from ..core.errors import UserError
+from ..core.files import held
 from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
 from .config import RunSettings
@@ -26,7 +23,8 @@ from .folder import load_state, save_state
 
 # What does not decide how a first session ends, or decides it through what is hashed besides.
 _IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image", "validation"}
-_MODES = {"training", "watched", "_frozen", "_chain", "_maps"}  # of a module: its mode, hooks of a method, its parts
+# Of a module: its mode, hooks of a method, its parts, and how it is computed.
+_MODES = {"training", "inplace", "after", "watched", "_frozen", "_chain", "_maps", "_whole", "checkpoints", "compiles"}
 
 
 class SharedBase:
@@ -53,22 +51,9 @@ class SharedBase:
         if self.fabric.world_size > 1:
             yield
             return
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise UserError(f"cannot use {self.file.parent} for shared first sessions: {error.strerror}") from error
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                say("waiting for the first session, which another run is training")
-                began = time.monotonic()
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                self.waited = time.monotonic() - began
+        lock = self.file.with_suffix(".lock")
+        with held(lock, lambda: say("waiting for the first session, which another run is training")) as self.waited:
             yield
-        finally:
-            os.close(lock)
 
     def take(self) -> dict[str, Any] | None:
         """Put the trained weights into the model, if they are there.

@@ -29,8 +29,14 @@ class RunSettings:
     backbone: str = option("small_conv", "a timm model, or small_conv for small images")
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none")
     freeze_stages: int = option(0, "stages of the backbone, from the stem, that keep their weights", low=0)
-    reuse_frozen: bool = option(
-        False, "compute the frozen stages once per image and keep the result; augment none or flip only"
+    reuse_frozen: bool = option(False, "compute the frozen stages once per image and view, and keep the result")
+    backbone_mode: str = option(
+        "trained",
+        "train the backbone, or keep it frozen and train on its features, computed once per image and view",
+        choices=("trained", "frozen"),
+    )
+    views: int = option(
+        4, "of an image that are kept with a random augmentation, the first as it is; flip has 2, none 1", low=1
     )
     image_size: int = option(224, "images are squashed to this square", low=8, high=4096, paper="KRT, section 4.1")
     buffer: str = option("0", "exemplars kept: so many per class, or total:N", paper="KRT, section 4.1")
@@ -60,12 +66,22 @@ class RunSettings:
     nodes: int = option(1, "machines", low=1, machine=True)
     strategy: str = option("auto", "how devices work together", choices=("auto", "ddp"), machine=True)
     threads: int | None = option(None, "threads of one process", low=1, machine=True)
+    checkpointing: bool = option(
+        False, "compute a block's activations again in the backward pass: less memory, more time", machine=True
+    )
+    compile: bool = option(
+        False, "make a program of the backbone with torch.compile: minutes at the start, then faster", machine=True
+    )
     workers: int = option(0, "processes that prepare batches", low=0, machine=True)
     cache: str | None = option(
         "auto", "folder of decoded images; auto for the user's cache, none for no cache", machine=True
     )
-    cache_gb: float = option(50.0, "largest size of that folder", low=0, machine=True)
-    checkpoint_seconds: float = option(300.0, "save at least so often, besides every epoch", low=0, machine=True)
+    cache_gb: float = option(
+        50.0, "most that decoded images take in that folder, and as much for frozen activations", low=0, machine=True
+    )
+    checkpoint_seconds: float = option(
+        300.0, "save at least so often, besides epochs of over ten seconds", low=0, machine=True
+    )
     tensorboard: bool = option(False, "also write TensorBoard events", machine=True)
     preset: str | None = option(None, "the published row that a report compares the run with", machine=True)
     bases: str | None = option(

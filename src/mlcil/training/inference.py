@@ -59,9 +59,11 @@ def infer(
     values: list[Tensor] = []
     with torch.inference_mode(), fabric.autocast():
         for batch in loader.batches(parts, mine, no_labels, None):
-            values.append(function(batch.images.to(fabric.device)).float().cpu())
+            values.append(function(batch.images.to(fabric.device)).float())
+            if len(values) > 1:  # one behind, so that the device is never without work
+                values[-2] = values[-2].cpu()
     model.train(was_training)
-    return _gather(values, len(rows), fabric)
+    return _gather([one.cpu() for one in values], len(rows), fabric)
 
 
 class TrainingInference:

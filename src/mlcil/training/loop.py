@@ -23,6 +23,7 @@ from .config import RunSettings
 from .inference import gather_rows
 from .optimiser import WeightAverage, load_optimiser_state, make_optimiser, optimiser_state, set_rate
 
+SHORT = 10.0  # seconds of training that are sooner repeated than saved
 CHECK_EVERY = 50  # steps between looks at the losses: each look waits for the device
 
 Draws = list[tuple[NDArray[np.int64], ...]]
@@ -85,7 +86,8 @@ class SessionTraining:
         is_base = number == 1
         self.epochs = (settings.base_epochs if is_base else None) or settings.epochs
         lr = settings.base_lr if is_base else settings.lr
-        self.optimiser = make_optimiser(method.tagger, lr, settings.backbone_lr, settings.weight_decay)
+        fused = settings.precision != "16-mixed" or settings.clip_norm is None
+        self.optimiser = make_optimiser(method.tagger, lr, settings.backbone_lr, settings.weight_decay, fused)
         # Set up anew each session: a wrapper made earlier would not synchronise what has grown since.
         self.student, self._stepper = fabric.setup(method.tagger, self.optimiser)
         self.average = WeightAverage(method.tagger, settings.ema) if settings.ema else None
@@ -123,7 +125,7 @@ class SessionTraining:
                     saved_at = time.monotonic()
             hooks.on_epoch(self._record(position, self._total(sums)))
             position = Position(epoch + 1, 0, spent + time.monotonic() - began)
-            if position.epoch < self.epochs:
+            if position.epoch < self.epochs and self._agreed(time.monotonic() - saved_at >= self._worth_saving()):
                 hooks.save(position, self.state())
                 saved_at = time.monotonic()
         if self.average is not None:
@@ -205,10 +207,16 @@ class SessionTraining:
 
     def _save_is_due(self, saved_at: float, step: int) -> bool:
         due = time.monotonic() - saved_at >= self.settings.checkpoint_seconds
-        if self.fabric.world_size == 1:
-            return due
         # All processes must agree, and asking takes a moment.
-        return step % CHECK_EVERY == 0 and bool(self.fabric.broadcast(due))
+        return (self.fabric.world_size == 1 or step % CHECK_EVERY == 0) and self._agreed(due)
+
+    def _agreed(self, due: bool) -> bool:
+        """What the first process says."""
+        return due if self.fabric.world_size == 1 else bool(self.fabric.broadcast(due))
+
+    def _worth_saving(self) -> float:
+        """Seconds of training after which an epoch's end is kept: saving a short one takes longer than repeating it."""
+        return min(SHORT, self.settings.checkpoint_seconds)
 
     def _resumed_sums(self, position: Position) -> dict[str, Tensor]:
         is_first = self.fabric.global_rank == 0  # the saved sums are those of all processes

@@ -15,8 +15,12 @@ START_DIVISOR, END_DIVISOR = 25.0, 1e4  # the rate starts at peak / 25 and ends 
 MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # Adam's first beta moves against the rate
 
 
-def make_optimiser(tagger: Tagger, lr: float, backbone_lr: float, weight_decay: float) -> Adam:
-    """Adam over the trainable parameters, L2 decay on those of two or more dimensions only."""
+def make_optimiser(tagger: Tagger, lr: float, backbone_lr: float, weight_decay: float, fused: bool = True) -> Adam:
+    """Adam over the trainable parameters, L2 decay on those of two or more dimensions only.
+
+    Arguments:
+        fused: go over each tensor once, and look at no step counter. It cannot both scale and clip gradients.
+    """
     of_backbone = {id(parameter) for parameter in tagger.backbone.parameters()}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in tagger.parameters():
@@ -24,7 +28,8 @@ def make_optimiser(tagger: Tagger, lr: float, backbone_lr: float, weight_decay: 
             peak = lr * backbone_lr if id(parameter) in of_backbone else lr
             groups.setdefault((peak, weight_decay if parameter.ndim > 1 else 0.0), []).append(parameter)
     return Adam(
-        [{"params": ps, "lr": peak, "peak": peak, "weight_decay": decay} for (peak, decay), ps in groups.items()]
+        [{"params": ps, "lr": peak, "peak": peak, "weight_decay": decay} for (peak, decay), ps in groups.items()],
+        fused=fused,
     )
 
 
@@ -59,10 +64,11 @@ def optimiser_state(optimiser: Optimizer) -> dict[str, Tensor]:
 
 def load_optimiser_state(optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
     """The inverse of `optimiser_state`."""
+    parameters = [one for group in optimiser.param_groups for one in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = value
+        state.setdefault(int(index), {})[key] = _laid_out_like(parameters[int(index)], value)
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
@@ -89,6 +95,13 @@ class WeightAverage:
         """Put the mean in place of the weights."""
         for name, value in _floating(tagger):
             value.copy_(self.mean[name])
+
+
+def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """A moment with its elements in the order of the parameter's: the fused step goes over memory as it lies."""
+    if value.shape != parameter.shape:
+        return value  # the number of steps
+    return torch.empty_like(parameter, device=value.device, requires_grad=False).copy_(value)
 
 
 def _floating(tagger: Tagger) -> Iterable[tuple[str, Tensor]]:

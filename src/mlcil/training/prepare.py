@@ -78,6 +78,12 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     kind = settings.data.partition(":")[0]
     known = BENCHMARK_CLASSES.values() if kind in BENCHMARK_CLASSES else ()  # COCO's labels include VOC's
     file = load_weights(backbone, settings.weights, {classes, *known})
+    if settings.backbone_mode == "frozen":
+        backbone.freeze_all()
+    if settings.checkpointing:
+        backbone.checkpoint()
+    if settings.compile:
+        backbone.compiles = True
     benchmark = kind if BENCHMARK_CLASSES.get(kind) == classes else None
     task = Task(benchmark, classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))

@@ -16,6 +16,8 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
+from ..core.allocation import keep_freed_memory
+from ..core.errors import UserError
 from ..core.files import sha256_of, write_json
 from ..core.randomness import derive_seed
 from ..data.augmentation import make_augmentation
@@ -26,7 +28,7 @@ from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from ..methods.base import State, TrainingSet
-from .activations import open_activations
+from .activations import PrefixLoader, Shelf, Views, open_activations
 from .bases import SharedBase, base_name
 from .config import RunConfig
 from .folder import RunFolder, load_state, parse_lines, save_state
@@ -91,6 +93,8 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[st
         precision=settings.precision,  # type: ignore[arg-type]
     )
     fabric.launch()
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     folder = RunFolder(out)
     try:
         on_first(fabric, lambda: folder.open(config))
@@ -121,19 +125,26 @@ class _Run:
         self._base: str | None = None  # the name of the first session among shared ones
 
     def _loaders(self) -> tuple[BatchSource, BatchSource]:
-        settings, backbone = self.settings, self.method.tagger.backbone
-        if settings.reuse_frozen:
+        settings, tagger = self.settings, self.method.tagger
+        backbone, keeps = tagger.backbone, settings.reuse_frozen or settings.backbone_mode == "frozen"
+        if keeps and tagger.enters_backbone:
+            raise UserError(f"method {self.method.name} works inside the backbone; it cannot train on stored features")
+        if keeps:
             folder, say = cache_folder(settings) or self.folder.path, self.reporter.say
-            limit = int(settings.cache_gb * 1e9)
-            train = open_activations(backbone, self.data.train, settings.augment, folder, limit, self.fabric, say)
-            test = open_activations(backbone, self.data.test, "none", folder, limit, self.fabric, say)
+            shelf, views = Shelf(folder, int(settings.cache_gb * 1e9)), Views(settings.augment, settings.views)
+            kept = open_activations(backbone, self.data.train, views, shelf, self.fabric, say)
+            test = open_activations(backbone, self.data.test, Views("none", 1), shelf, self.fabric, say)
             backbone.starts_at_prefix = True
-            return train, test
+            return kept, test
         transform = make_augmentation(settings.augment)
-        return (
-            BatchLoader(self.data.train, backbone.mean, backbone.std, transform, settings.workers),
-            BatchLoader(self.data.test, backbone.mean, backbone.std, None, settings.workers),
+        loaders: tuple[BatchSource, BatchSource] = (
+            BatchLoader(self.data.train, backbone.mean, backbone.std, transform, settings.workers, self.fabric.device),
+            BatchLoader(self.data.test, backbone.mean, backbone.std, None, settings.workers, self.fabric.device),
         )
+        if backbone.has_prefix and not tagger.enters_backbone:
+            loaders = PrefixLoader(loaders[0], backbone, self.fabric), PrefixLoader(loaders[1], backbone, self.fabric)
+            backbone.starts_at_prefix = True
+        return loaders
 
     def execute(self) -> dict[str, Any]:
         """Do what is left to do."""
