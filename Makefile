@@ -20,6 +20,7 @@ lint: $(READY)
 # What costs what, as ratios within each run: tables here, and JSON in runs/bench. A quarter of an hour on two idle cores.
 bench: $(READY)
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/parts.py
 	$(BIN)/python benchmarks/session.py
 	$(BIN)/python benchmarks/inputs.py
 	$(BIN)/python benchmarks/scores.py

@@ -47,6 +47,11 @@ class Ratio:
         return ", ".join(parts)
 
     @property
+    def shown(self) -> str:
+        """The figure to three digits."""
+        return f"{self.value:,.0f}" if abs(self.value) >= 1000 else f"{self.value:.3g}"
+
+    @property
     def is_met(self) -> bool:
         """Whether it is as asked."""
         low = self.at_least is None or self.value >= self.at_least
@@ -107,7 +112,7 @@ def report(name: str, title: str, ratios: Sequence[Ratio], **further: Any) -> No
     table = Table("what", "measured", "asked", "", title=title)
     for one in ratios:
         mark = ("yes" if one.is_met else "NO") if one.wanted else ""
-        table.add_row(one.name, f"{one.value:.3g} {one.unit}", one.wanted, mark)
+        table.add_row(one.name, f"{one.shown} {one.unit}", one.wanted, mark)
     Console().print(table)
     found = {"title": title, "ratios": [asdict(one) for one in ratios], **further}
     print(json.dumps(found))

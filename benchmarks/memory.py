@@ -9,12 +9,10 @@ import multiprocessing
 import resource
 from typing import Any
 
-import torch
 from measure import Ratio, report
-from step import backbone_step, grown, literal_step, made_up, our_step
+from step import backbone_step, grown, literal_step, made_up, our_step, stepper
 
 from mlcil.core.allocation import keep_freed_memory
-from mlcil.methods.base import LOSS_SCALE
 from mlcil.training.optimiser import make_optimiser
 
 NET, BATCH = "tresnet_m", 16
@@ -25,15 +23,7 @@ def checkpointed_step(net: str, batch: int, sessions: int) -> Any:
     keep_freed_memory()
     method, data = grown(net, sessions), made_up(batch, sessions)
     method.tagger.backbone.checkpoint()
-    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
-
-    def step() -> None:
-        terms = method.losses(data)
-        (LOSS_SCALE * torch.stack(list(terms.values())).sum()).backward()
-        optimiser.step()
-        optimiser.zero_grad()
-
-    return step
+    return stepper(method, data, make_optimiser(method.tagger, 1e-4, 1.0, 1e-4))
 
 
 def student_step(net: str, batch: int, sessions: int) -> Any:

@@ -49,11 +49,8 @@ def made_up(batch: int, sessions: int) -> Batch:
     return Batch(images, labels, torch.arange(batch))
 
 
-def our_step(net: str, batch: int, sessions: int) -> Job:
-    """A step of this library."""
-    keep_freed_memory()
-    method, data = grown(net, sessions), made_up(batch, sessions)
-    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
+def stepper(method: KRT, data: Batch, optimiser: torch.optim.Optimizer) -> Job:
+    """A training step of a method."""
 
     def step() -> None:
         terms = method.losses(data)
@@ -62,6 +59,13 @@ def our_step(net: str, batch: int, sessions: int) -> Job:
         optimiser.zero_grad()
 
     return step
+
+
+def our_step(net: str, batch: int, sessions: int) -> Job:
+    """A step of this library."""
+    keep_freed_memory()
+    method, data = grown(net, sessions), made_up(batch, sessions)
+    return stepper(method, data, make_optimiser(method.tagger, 1e-4, 1.0, 1e-4))
 
 
 def literal_step(net: str, batch: int, sessions: int) -> Job:
@@ -109,16 +113,13 @@ def other_parts(net: str, batch: int, sessions: int) -> Job:
     method.tagger.backbone.requires_grad_(False)
     start_at_maps((method.tagger, method.teacher), True)
     optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
-    data = Batch(given, data.labels, data.indices)
+    step = stepper(method, Batch(given, data.labels, data.indices), optimiser)
 
-    def step() -> None:
-        terms = method.losses(data)
-        (LOSS_SCALE * torch.stack(list(terms.values())).sum()).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+    def from_maps() -> None:
+        step()
         given.grad = None
 
-    return step
+    return from_maps
 
 
 def start_at_maps(taggers: Sequence[Tagger], yes: bool) -> None:
@@ -200,7 +201,8 @@ def against_literal(net: str, batch: int, rounds: int, wanted: float | None) -> 
 
 def growth(net: str, batch: int, rounds: int, most: tuple[float | None, float | None, float | None]) -> list[Ratio]:
     """What sessions cost: beside the backbone, and the more there are."""
-    steps = seconds_of(net, batch, rounds, {"2": (our_step, 2), "32": (our_step, 32)})
+    # Both in this process: two of them differ by more than what is to be seen.
+    steps = medians({"2": our_step(net, batch, 2), "32": our_step(net, batch, 32)}, 2 * rounds)
     kinds = {"backbone": (backbone_step, 8), "8": (other_parts, 8), "32": (other_parts, 32)}
     parts = seconds_of(net, batch, rounds, kinds)
     name = f"{NETS[net]}, batch {batch}"

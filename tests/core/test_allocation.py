@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from mlcil.core.allocation import keep_freed_memory
+
 PROBE = """
 import resource, sys, torch
 from mlcil.core.allocation import keep_freed_memory
@@ -20,7 +22,7 @@ print(faults())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can be told")
+@pytest.mark.skipif(not keep_freed_memory(), reason="only glibc can be told")
 def test_large_tensors_get_the_pages_of_earlier_ones():
     def faults(word):
         done = subprocess.run([sys.executable, "-c", PROBE, word], capture_output=True, text=True, check=True)

@@ -381,3 +381,33 @@ def test_what_is_frozen_is_named_once():
     expected = {id(one) for one in backbone.parameters() if not one.requires_grad}
     assert expected <= frozen
     assert len(frozen) == len(expected) + 2 * 3  # two norms with a mean, a variance and a count
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_real_program_gives_the_same(monkeypatch, watched):
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: real(function, backend="aot_eager"))
+    torch.manual_seed(0)
+    backbone, batch = Backbone("test_resnet", 64).train(), images(64)
+    if watched:
+        backbone.watch_stages()
+    twin = deepcopy(backbone)
+    twin.compiles = True
+    results = []
+    for one in (backbone, twin):
+        features = one(batch)
+        features.square().mean().backward()
+        results.append([features, *one.take_maps(), *(parameter.grad for parameter in one.parameters())])
+    assert len(results[0]) == len(results[1])
+    for ours, theirs in zip(*results, strict=True):
+        if ours is not None:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_stages_that_give_tokens_are_not_cut_off():
+    assert Backbone("resmlp_12_224", 224, freeze_stages=1).prefix_length == 0
+
+
+def test_a_net_whose_own_checkpointing_would_count_batches_twice_is_refused():
+    with pytest.raises(UserError, match="checkpointing: backbone 'levit_128s' cannot do it"):
+        Backbone("levit_128s", 224).checkpoint()

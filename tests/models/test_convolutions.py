@@ -1,6 +1,7 @@
 """The quick convolutions are the network's own: same outputs, same gradients, same names."""
 
 import copy
+import pickle
 
 import pytest
 import timm
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlcil.models.backbone import Backbone
-from mlcil.models.convolutions import Convolution, keep_inputs, make_quick, stands_still
+from mlcil.models.convolutions import Convolution, copied_in_place, make_quick, spare_copies, stands_still
 
 NETS = ["small_conv", "test_efficientnet", "test_resnet", "mobilenetv2_035", "resnet10t"]
 
@@ -47,7 +48,8 @@ def test_outputs_gradients_and_statistics_are_the_same(name, training):
     images, results = torch.randn(4, 3, 64, 64, dtype=torch.float64), []  # in float32 a kink may fall on either side
     for net in (plain, quick):
         net.double().train(training).zero_grad()
-        keep_inputs(net)
+        if net is quick:
+            spare_copies(copied_in_place(net))
         given = images.clone().requires_grad_()
         features = net.forward_features(given)
         features.square().mean().backward()
@@ -123,6 +125,29 @@ def test_activations_that_would_keep_a_copy_are_not_done_in_place_in_training():
     assert all(one.inplace for one in backbone.eval().modules() if isinstance(one, nn.ReLU6))
     plain = [one for one in Backbone("small_conv", 32).train().modules() if isinstance(one, nn.ReLU)]
     assert all(one.inplace for one in plain)  # ReLU's gradient needs no copy
+
+
+@pytest.mark.parametrize(("name", "size"), [("eca_nfnet_l0", 64), ("eva02_tiny_patch14_224", 56)])
+def test_an_input_that_is_read_again_is_not_overwritten(name, size):
+    torch.manual_seed(0)
+    backbone = Backbone(name, size).eval()
+    plain = timm.create_model(name, num_classes=0, **({"img_size": size} if "eva" in name else {})).eval()
+    with torch.no_grad():
+        for key, parameter in backbone.net.named_parameters():
+            if key.endswith("skipinit_gain"):
+                parameter.fill_(0.5)
+    plain.load_state_dict(backbone.net.state_dict())
+    images = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        expected = backbone._oriented(plain.forward_features(images))
+        torch.testing.assert_close(backbone(images), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_a_folded_network_can_be_pickled():
+    for name in ("small_conv", "test_efficientnet"):
+        backbone, images = Backbone(name, 32).eval(), torch.randn(1, 3, 32, 32)
+        with torch.no_grad():
+            assert torch.equal(pickle.loads(pickle.dumps(backbone))(images), backbone(images))
 
 
 def test_a_norm_in_training_does_not_stand_still():

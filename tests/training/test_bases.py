@@ -97,7 +97,7 @@ def test_a_first_session_that_was_interrupted_is_shared_all_the_same(tmp_path, m
 
     monkeypatch.setattr(run_module, "save_state", stopping)
     with pytest.raises(KeyboardInterrupt):
-        go(tmp_path, "ft", "ft", protocol="0,1")
+        go(tmp_path, "ft", "ft", protocol="0,1", checkpoint_seconds=0.0)
     monkeypatch.setattr(run_module, "save_state", real)
     assert not shared(tmp_path)
     go(tmp_path, "ft", "ft", protocol="0,1")

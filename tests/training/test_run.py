@@ -29,6 +29,7 @@ from mlcil.evaluation.scores import load_scores
 from mlcil.methods.base import Inference, TrainingSet
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.registry import all_methods
+from mlcil.training import loop as loop_module
 from mlcil.training import prepare
 from mlcil.training import run as run_module
 from mlcil.training.checks import poisoned
@@ -407,3 +408,15 @@ def test_tensorboard_events_are_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run(make_config(settings("ft", epochs=1, tensorboard=True)), tmp_path / "run")
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+@pytest.mark.parametrize(("short", "saves"), [(1000.0, 0), (0.0, 2)])
+def test_the_end_of_an_epoch_is_saved_unless_repeating_it_is_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: float, saves: int
+) -> None:
+    saved, real = [], run_module.save_state
+    monkeypatch.setattr(loop_module, "SHORT", short)
+    monkeypatch.setattr(run_module, "save_state", lambda path, *given: (saved.append(path.name), real(path, *given)))
+    run(make_config(settings("ft", epochs=3, protocol="0,1")), tmp_path / "run")
+    assert saved.count("progress.safetensors") == saves  # the session's end is saved in any case
+    assert saved.count("state.safetensors") == 1

@@ -93,7 +93,7 @@ def held(lock: Path, on_wait: Callable[[], None]) -> Iterator[float]:
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(lock, os.O_RDONLY | os.O_CREAT, 0o666)  # another user's will do
     except OSError as error:
         raise UserError(f"cannot use folder {lock.parent}: {error.strerror}") from error
     waited = 0.0

@@ -174,7 +174,7 @@ class PatchAttention(nn.Module, ABC):
 
     def __init__(self, channels: int, grid: tuple[int, int], width: int) -> None:
         super().__init__()
-        self.projection = nn.Conv2d(channels, width, 1)
+        self.projection = nn.Conv2d(channels, width, 1).to(memory_format=torch.channels_last)  # as its gradient
         self.position = nn.Parameter(torch.empty(1, width, *grid))
 
     @abstractmethod

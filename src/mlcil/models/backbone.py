@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from functools import partial
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import UserError, unknown_name
-from .convolutions import keep_inputs, make_quick, uncounted
+from .convolutions import copied_in_place, make_quick, spare_copies, uncounted
 from .small import SmallConvNet
 from .stages import freeze, frozen_prefix, module_chain, segments, stage_modules, stage_parameters
 
@@ -40,6 +41,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.name, self._image_size = name, image_size
         self._frozen: list[nn.Module] = []
+        self._in_place: list[nn.Module] = []
         self._maps: list[Tensor] = []
         self.watched = 0  # stages whose maps `take_maps` gives
         self._chain: list[nn.Module] = []  # the frozen stages can be cut off only where the net is a chain
@@ -54,6 +56,7 @@ class Backbone(nn.Module):
         self.std: tuple[float, ...] = tuple(configuration["std"])
         self.prefix_tokens = int(getattr(self.net, "num_prefix_tokens", 0))
         self.channels = int(self.net.num_features)
+        self._in_place = copied_in_place(self.net)
         shape = self._probe(image_size)
         self.grid = (shape[2], shape[3])
         if any(isinstance(module, nn.Conv2d) and module.kernel_size != module.stride for module in self.modules()):
@@ -66,7 +69,7 @@ class Backbone(nn.Module):
         super().train(mode)
         for module in self._frozen:
             module.eval()
-        keep_inputs(self)
+        spare_copies(self._in_place)
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -77,7 +80,7 @@ class Backbone(nn.Module):
             return self._features(images)
         if self._whole:
             return images
-        return self._oriented(self._through(self._chain[self.prefix_length :], images))
+        return self._oriented(self._run(partial(self._through, self._chain[self.prefix_length :]), images))
 
     @property
     def has_prefix(self) -> bool:
@@ -109,6 +112,8 @@ class Backbone(nn.Module):
         self._checkpointed = self._links()
         if not self._checkpointed:
             try:
+                if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in self.net.modules()):
+                    raise AttributeError  # the network's own way would count every batch twice
                 self.net.set_grad_checkpointing(True)
             except (AttributeError, AssertionError):
                 raise UserError(f"checkpointing: backbone {self.name!r} cannot do it; leave it out") from None
@@ -153,11 +158,19 @@ class Backbone(nn.Module):
         """The whole net, (B, 3, H, W) -> (B, C, h, w)."""
         if self._checkpointed:
             return self._oriented(self._through(self._checkpointed, images))
-        if not self.compiles:
-            return self._oriented(self.net.forward_features(images))
+        return self._oriented(self._run(self.net.forward_features, images))
+
+    def _run(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """Call what the net is from where it starts, as a program if wanted."""
+        if not self.compiles or self.watched:  # a program would leave out the hooks that keep the stages' maps
+            return function(images)
         if self._program is None:
-            self._program = torch.compile(self.net.forward_features)
-        return self._oriented(self._program(images))
+            from torch import _dynamo  # takes seconds
+
+            _dynamo.config.suppress_errors = True  # in this process: what cannot be compiled runs as it is
+            self._program = torch.compile(function)
+        result: Tensor = self._program(images)
+        return result
 
     def _through(self, modules: list[nn.Module], value: Tensor) -> Tensor:
         if not (self._checkpointed and self.training and torch.is_grad_enabled()):
@@ -184,9 +197,16 @@ class Backbone(nn.Module):
         self._frozen = freeze(self.net, {name for stage in stages[:count] for name in stage})
         if count:
             self._chain = self._links()
-            self.prefix_length = frozen_prefix(self._chain)
+            self.prefix_length = self._cut()
             self._whole = not self._chain and not any(one.requires_grad for one in self.net.parameters())
             self.train()
+
+    def _cut(self) -> int:
+        """Where the chain's frozen part ends, if what it gives there is a map."""
+        length = frozen_prefix(self._chain)
+        with torch.no_grad():
+            given = _apply(self._chain[:length], torch.zeros(1, 3, self._image_size, self._image_size))
+        return length if given.ndim == 4 else 0
 
     def _probe(self, image_size: int) -> torch.Size:
         was_training = self.training

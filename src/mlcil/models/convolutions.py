@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 CLOSE = 1e-6  # of the largest value: how far a network may be from itself after folding, in double precision
 
@@ -122,17 +123,21 @@ def make_quick(net: nn.Module, images: Tensor) -> None:
     _change(net, pairs if close else [])
 
 
-def keep_inputs(net: nn.Module) -> None:
-    """Do activations in place where that needs no copy: outside of training."""
-    for module in net.modules():
-        if isinstance(module, COPIED_IN_PLACE) and hasattr(module, "inplace"):
-            module.inplace = not module.training
+def copied_in_place(net: nn.Module) -> list[nn.Module]:
+    """The activations that a network does in place and that keep a copy in training if they do."""
+    return [one for one in net.modules() if isinstance(one, COPIED_IN_PLACE) and getattr(one, "inplace", False)]
+
+
+def spare_copies(activations: list[nn.Module]) -> None:
+    """Do these in place where that needs no copy: outside of training."""
+    for module in activations:
+        module.inplace = not module.training  # type: ignore[assignment]
 
 
 @contextmanager
 def uncounted(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Batch norms see a batch that does not count: one that a backward pass computes again."""
-    norms = [one for module in modules for one in module.modules() if isinstance(one, nn.BatchNorm2d)]
+    norms = [one for module in modules for one in module.modules() if isinstance(one, _BatchNorm)]
     before: list[tuple[Any, Any, Any]] = [
         (one, one.momentum, one.num_batches_tracked.clone()) for one in norms if one.num_batches_tracked is not None
     ]
@@ -162,6 +167,17 @@ def _change(net: nn.Module, pairs: Sequence[tuple[str, str]]) -> None:
 @cache
 def _folded_class(norm: Any) -> Any:
     return type(f"Folded{norm.__name__}", (_Folded, norm), {"__module__": __name__})
+
+
+def __getattr__(name: str) -> Any:
+    """The classes of folded norms by their names, for whoever unpickles one."""
+    if name == "FoldedBatchNorm2d":
+        return _folded_class(nn.BatchNorm2d)
+    if name == "FoldedBatchNormAct2d":
+        from timm.layers.norm_act import BatchNormAct2d
+
+        return _folded_class(BatchNormAct2d)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _pairs(net: Any, images: Tensor) -> list[tuple[str, str]]:

@@ -6,14 +6,15 @@ finitely many views, in every epoch, every session and every run. Here it is don
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..core.files import PARTIAL, held, write_atomically
+from ..core.files import PARTIAL, write_atomically
 from ..data.augmentation import augment, make_augmentation, normalise
 from ..data.loading import Batch, BatchSource, sample_seeds
 from ..data.pixels import CachedPixels, MemoryPixels, PixelStore
@@ -129,32 +130,76 @@ class Shelf:
         """The file of this name."""
         return self.folder / "frozen" / f"{key}.npy"
 
-    def make_room(self, needed: int) -> None:
-        """Remove what was used longest ago until so many bytes fit.
+    def open(self, file: Path, build: Callable[[], None], say: Callable[[str], None]) -> NDArray[np.float16]:
+        """The activations in a file, built if it is not there; nobody removes it while they are in use.
 
-        A run that still reads a file keeps its content: only the name goes.
+        Raises:
+            UserError: the folder cannot be used, or `build` finds something wrong.
+        """
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(file.with_suffix(".lock"), os.O_RDONLY | os.O_CREAT, 0o666)
+            with ExitStack() as on_failure:
+                on_failure.callback(os.close, lock)
+                _finish(file, lock, build, say)
+                with suppress(OSError):  # another user's
+                    os.utime(file)  # used just now
+                values: NDArray[np.float16] = np.load(file, mmap_mode="r")
+                weakref.finalize(values, on_failure.pop_all().close)
+        except OSError as error:
+            raise UserError(f"cannot use the frozen activations {file}: {error.strerror or error}") from error
+        return values
+
+    def make_room(self, needed: int) -> None:
+        """Remove what was used longest ago, and is not now, until so many bytes fit.
 
         Raises:
             UserError: they cannot fit.
         """
-        if needed > self.limit_bytes:
-            raise UserError(
-                f"the frozen activations need {needed / 1e9:.1f} GB and cache_gb allows {self.limit_bytes / 1e9:.1f}; "
-                "raise it, freeze more stages, or leave reuse_frozen out"
-            )
         found = []
         for path in self.file("").parent.iterdir():
             with suppress(FileNotFoundError):  # removed by another run just now
                 found.append((path.stat(), path))
-        torn = [path for status, path in found if path.suffix == PARTIAL and status.st_mtime < time.time() - ABANDONED]
+        for status, path in found:
+            if path.suffix == PARTIAL and status.st_mtime < time.time() - ABANDONED:
+                path.unlink(missing_ok=True)
         kept = sorted((one.st_mtime_ns, one.st_size, path) for one, path in found if path.suffix == ".npy")
-        used = needed + sum(size for _, size, _ in kept)
+        used = sum(size for _, size, _ in kept)
         for _, size, path in kept:
-            if used > self.limit_bytes:
-                torn.append(path)
+            if used + needed > self.limit_bytes >= needed and _removed(path):
                 used -= size
-        for path in torn:
-            path.unlink(missing_ok=True)
+        if used + needed > self.limit_bytes:
+            raise UserError(
+                f"the frozen activations need {needed / 1e9:.1f} GB beside {used / 1e9:.1f} GB of others and cache_gb "
+                f"allows {self.limit_bytes / 1e9:.1f}; raise it, freeze more stages, or take fewer views"
+            )
+
+
+def _finish(file: Path, lock: int, build: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Hold the lock shared, with the file in place; build it first unless another run did."""
+    while True:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        # Looked at again after each change of the lock: changing it lets go of it for a moment.
+        if file.exists():
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for frozen activations, which another run is computing")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            build()
+
+
+def _removed(file: Path) -> bool:
+    """Remove activations unless a run reads them."""
+    with file.with_suffix(".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        file.unlink(missing_ok=True)
+    return True
 
 
 def open_activations(
@@ -174,17 +219,12 @@ def open_activations(
             f"(got {backbone.name})"
         )
     file = shelf.file(_key(backbone, pixels, views))
+    opened: list[NDArray[np.float16]] = []
 
     def build() -> None:
-        waiting = partial(say, "waiting for frozen activations, which another run is computing")
-        with held(file.with_suffix(".lock"), waiting):
-            if not file.exists():
-                _build(backbone.to(fabric.device), pixels, views, file, shelf, say)
-        os.utime(file)  # used just now
-        opened.append(np.load(file, mmap_mode="r"))
+        _build(backbone.to(fabric.device), pixels, views, file, shelf, say)
 
-    opened: list[NDArray[np.float16]] = []
-    on_first(fabric, build)
+    on_first(fabric, lambda: opened.append(shelf.open(file, build, say)))  # it keeps the others' file as well
     return ActivationLoader(opened[0] if opened else np.load(file, mmap_mode="r"), fabric.device)
 
 
@@ -214,8 +254,10 @@ def _build(
 
     was_training = backbone.training
     backbone.eval()
-    write_atomically(file, write)
-    backbone.train(was_training)
+    try:
+        write_atomically(file, write)
+    finally:
+        backbone.train(was_training)
 
 
 @torch.inference_mode()
@@ -230,7 +272,8 @@ def _compute(
 
 
 def _key(backbone: Backbone, pixels: PixelStore, views: Views) -> str:
-    facts = (FORMAT, backbone.name, backbone.prefix_name, views.augment if views.count > 2 else "", views.count)
+    facts = [FORMAT, backbone.name, backbone.prefix_name, backbone.mean, backbone.std]
+    facts += [views.augment, views.count] if views.count > 1 else []
     digest = hashlib.blake2b(" ".join(map(str, facts)).encode(), digest_size=16)
     for name, value in backbone.net.state_dict().items():
         digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
@@ -239,5 +282,7 @@ def _key(backbone: Backbone, pixels: PixelStore, views: Views) -> str:
     elif isinstance(pixels, MemoryPixels):
         digest.update(pixels[np.arange(len(pixels), dtype=np.int64)].tobytes())
     else:
-        raise UserError("reuse_frozen needs the cache of decoded images; leave cache at auto and raise cache_gb")
+        raise UserError(
+            "features are kept only beside the cache of decoded images; leave cache at auto, raise cache_gb"
+        )
     return digest.hexdigest()

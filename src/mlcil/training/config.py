@@ -79,9 +79,7 @@ class RunSettings:
     cache_gb: float = option(
         50.0, "most that decoded images take in that folder, and as much for frozen activations", low=0, machine=True
     )
-    checkpoint_seconds: float = option(
-        300.0, "save at least so often, besides epochs of over ten seconds", low=0, machine=True
-    )
+    checkpoint_seconds: float = option(300.0, "save at least so often, besides the ends of epochs", low=0, machine=True)
     tensorboard: bool = option(False, "also write TensorBoard events", machine=True)
     preset: str | None = option(None, "the published row that a report compares the run with", machine=True)
     bases: str | None = option(

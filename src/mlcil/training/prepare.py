@@ -80,13 +80,16 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     file = load_weights(backbone, settings.weights, {classes, *known})
     if settings.backbone_mode == "frozen":
         backbone.freeze_all()
+    if settings.checkpointing and settings.compile:
+        raise UserError("checkpointing and compile exclude each other; leave one out")
     if settings.checkpointing:
         backbone.checkpoint()
-    if settings.compile:
-        backbone.compiles = True
+    backbone.compiles = settings.compile
     benchmark = kind if BENCHMARK_CLASSES.get(kind) == classes else None
     task = Task(benchmark, classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
+    if method.tagger.enters_backbone and (settings.checkpointing or settings.compile):
+        raise UserError(f"method {method.name} works inside the backbone; leave checkpointing and compile out")
     return method, file
 
 

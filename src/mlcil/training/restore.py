@@ -107,7 +107,9 @@ def predict(run: TrainedRun, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple[str, ...], Calibration | None]:
-    blank = replace(config, settings=replace(config.settings, weights=None))  # the state holds the weights
+    # The state holds the weights, and a few images are not worth a program.
+    plain = replace(config.settings, weights=None, compile=False, checkpointing=False)
+    blank = replace(config, settings=plain)
     try:
         classes = tuple(str(name) for name in state.values["result"]["classes"])
         with torch.random.fork_rng(devices=[]):  # what is about to be overwritten starts at random
