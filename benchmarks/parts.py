@@ -108,6 +108,30 @@ def inference(net: str, rounds: int) -> Ratio:
     return Ratio(f"{net}: inference without folded norms", found["without"] / found["with"])
 
 
+def arithmetic(rounds: int) -> list[Ratio]:
+    """How near the most common convolution of TResNet-M comes to a large matrix product, in operations per second."""
+    square, images = torch.randn(2048, 2048), torch.randn(16, 256, 14, 14).to(memory_format=torch.channels_last)
+    layer = torch.nn.Conv2d(256, 256, 3, padding=1, bias=False).to(memory_format=torch.channels_last)
+    given = images.clone(memory_format=torch.preserve_format).requires_grad_()
+    made = layer(given)
+
+    def backward() -> None:
+        torch.autograd.grad(made, (given, layer.weight), images, retain_graph=True)
+
+    def forward() -> None:
+        with torch.no_grad():
+            layer(images)
+
+    def product() -> None:
+        torch.mm(square, square)
+
+    found = medians({"forward": forward, "backward": backward, "product": product}, 10 * rounds)
+    work = 2 * 16 * 14 * 14 * 256 * 256 * 9
+    rates = {"forward": work / found["forward"], "backward": 2 * work / found["backward"]}
+    best = 2 * 2048**3 / found["product"]
+    return [Ratio(f"a 3x3 convolution, {way}: its rate / a product's", rate / best) for way, rate in rates.items()]
+
+
 def compiled(net: str, rounds: int) -> list[Ratio]:
     """A step as it is over a compiled one, and how long the first one takes."""
     workers = {name: Worker(step_without, net, 16, name) for name in ("nothing", "eager mode")}
@@ -133,6 +157,7 @@ def main() -> None:
     ratios = [apart(*one, options.rounds) for one in [*tried, (large, 16, "channels-last"), (large, 16, "kept memory")]]
     ratios += [*within(small, 16, options.rounds), *within(large, 16, options.rounds)]
     ratios += [inference(net, options.rounds) for net in (small, "tf_efficientnet_lite0", large)]
+    ratios += arithmetic(options.rounds)
     if options.compile:
         ratios += [one for net in (small, large) for one in compiled(net, options.rounds)]
     report("parts", f"A step in session {SESSIONS} without one measure / with all, 224 px", ratios)
