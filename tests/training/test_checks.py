@@ -121,12 +121,28 @@ class CountsInSecret(FineTuning):
         return {name: term * self.steps for name, term in super().losses(batch).items()}
 
 
+class TurnsItsState(FineTuning):
+    """Reads a matrix back with its rows contiguous, which had its columns contiguous."""
+
+    name = "turns_its_state"
+    matrix = torch.ones(2, 3).T
+
+    def state(self) -> State:
+        tensors, values = super().state()
+        return State(tensors | {"matrix": self.matrix}, values)
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.matrix = state.tensors["matrix"].contiguous()
+
+
 @pytest.mark.parametrize(
     ("method", "check", "promise"),
     [
         (ForgetsItsState, checks.check_resume, "continues to the same result"),
         (Hoards, checks.check_results, "a buffer of 1 keeps at most"),
         (GrowsBadly, checks.check_growth, "leaves the old classes' scores"),
+        (TurnsItsState, checks.check_growth, "matrix keeps its memory layout"),
         (NotPlain, checks.check_plain, "equals fine-tuning"),
         (CountsInSecret, checks.check_resume, "continues to the same result"),
     ],

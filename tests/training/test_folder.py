@@ -190,6 +190,9 @@ def test_a_state_comes_back_to_the_bit(tmp_path):
     for name, tensor in tensors.items():
         assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
         assert torch.equal(_bits(found[name]), _bits(tensor)), name
+    for name in ("transposed", "channels_last"):  # as it lies in memory decides how later products are rounded
+        assert found[name].stride() == tensors[name].stride(), name
+    assert found["view"].is_contiguous()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

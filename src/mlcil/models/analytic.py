@@ -143,7 +143,8 @@ class AnalyticTagger(Tagger):
 
     def set_solution(self, weights: Tensor, slope: Tensor, offset: Tensor) -> None:
         """Score by weights (d, K), with probability sigmoid(slope s + offset)."""
-        self.weights, self.slope, self.offset = (value.to(self.mean) for value in (weights, slope, offset))
+        # A solver may return its columns contiguous. Files hold rows, and a product rounds differently in each layout.
+        self.weights, self.slope, self.offset = (value.to(self.mean).contiguous() for value in (weights, slope, offset))
 
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""

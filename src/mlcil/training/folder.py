@@ -151,11 +151,16 @@ class RunFolder:
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write tensors and JSON values into one safetensors file, atomically."""
+    """Write tensors and JSON values into one safetensors file, atomically.
+
+    The file holds every tensor with its rows contiguous, and beside them the order of dimensions in memory where that
+    was another one, such as channels last: the same numbers in another layout are rounded differently later on.
+    """
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {"values": json.dumps(values)}
+    orders = {name: order for name, tensor in tensors.items() if (order := memory_order(tensor)) != sorted(order)}
+    metadata = {"values": json.dumps(values), "orders": json.dumps(orders)}
 
     def write(partial: Path) -> None:
         try:
@@ -178,11 +183,24 @@ def load_state(path: Path, with_tensors: bool = True) -> tuple[dict[str, Tensor]
 
     try:
         with safe_open(path, framework="pt") as file:
-            values = json.loads(file.metadata()["values"])
+            values, orders = (json.loads(file.metadata()[key]) for key in ("values", "orders"))
             names = list(file.keys()) if with_tensors else []
-            return {name: file.get_tensor(name) for name in names}, values
+            return {name: _in_order(file.get_tensor(name), orders.get(name)) for name in names}, values
     except Exception as error:
         raise UserError(f"cannot read checkpoint {path}: {error}; delete it to go on from the one before") from error
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """The dimensions of a tensor from the slowest to the fastest in memory."""
+    order = list(range(tensor.ndim))  # also where strides of dimensions of one element say otherwise
+    return order if tensor.is_contiguous() else sorted(order, key=tensor.stride, reverse=True)
+
+
+def _in_order(tensor: Tensor, order: list[int] | None) -> Tensor:
+    """The tensor with its dimensions in this order in memory; None for as it is."""
+    if order is None:
+        return tensor
+    return tensor.permute(order).contiguous().permute([order.index(dimension) for dimension in range(len(order))])
 
 
 def environment() -> dict[str, Any]:
