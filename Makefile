@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-avx2 lint bench bench-demo methods lock clean
+.PHONY: demo test test-avx2 lint speed bench grid-demo methods lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -15,31 +15,33 @@ test: $(READY)
 # The tests that compare bits, computed as on a CPU without AVX-512: there equal numbers in another layout may differ.
 test-avx2: $(READY)
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=1 \
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/models tests/methods tests/training tests/benchmarks
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/models tests/methods tests/training tests/experiments tests/test_testing.py
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests speed
+	$(BIN)/ruff format --check src tests speed
 	$(BIN)/mypy
 
-# What costs what, as ratios within each run: tables here, and JSON in runs/bench. A quarter of an hour on two idle cores.
-bench: $(READY)
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/parts.py
-	$(BIN)/python benchmarks/session.py
-	$(BIN)/python benchmarks/inputs.py
-	$(BIN)/python benchmarks/scores.py
-	$(BIN)/python benchmarks/sessions.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/scaling.py
+# What costs what, as ratios within each run: tables here, and JSON in runs/speed. A quarter of an hour on two idle cores.
+speed: $(READY)
+	$(BIN)/python speed/step.py
+	$(BIN)/python speed/parts.py
+	$(BIN)/python speed/session.py
+	$(BIN)/python speed/inputs.py
+	$(BIN)/python speed/scores.py
+	$(BIN)/python speed/sessions.py
+	$(BIN)/python speed/memory.py
+	$(BIN)/python speed/scaling.py
+
+bench: speed
 
 # Seven methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
-bench-demo: $(READY)
-	$(BIN)/mlcil bench benchmarks/digits.yaml --seeds 0,1,2 --jobs 2 --out runs/bench-demo
+grid-demo: $(READY)
+	$(BIN)/mlcil grid grids/digits.yaml --seeds 0,1,2 --jobs 2 --out runs/grid-demo
 
 # Every method through all sessions of the digits: twenty-one runs, for a night.
 methods: $(READY)
-	$(BIN)/mlcil bench benchmarks/digits-methods.yaml --jobs 2 --out runs/digits-methods
+	$(BIN)/mlcil grid grids/digits-methods.yaml --jobs 2 --out runs/digits-methods
 
 # uv installs the lock as it is; plain pip may pick another build of torch. Compiled once, torch starts in a third of
 # the time where Python may not write its bytecode.

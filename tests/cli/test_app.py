@@ -171,8 +171,8 @@ class FailingEngine:
 
 
 def test_a_grid_says_what_failed(mlcil, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("mlcil.benchmarks.grid.make_engine", lambda *given: FailingEngine())
-    code, out, _ = mlcil("bench", "--methods", "ft", "--data", "coco:nowhere", "--out", "grid")
+    monkeypatch.setattr("mlcil.experiments.grid.make_engine", lambda *given: FailingEngine())
+    code, out, _ = mlcil("grid", "--methods", "ft", "--data", "coco:nowhere", "--out", "grid")
     assert code == 1
     assert "nowhere" in out
     assert "1 of 1 runs failed" in out
@@ -232,12 +232,12 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
         (["run", "--preset", "coco-b0-c10/krtt", "--data", "coco:x"], "did you mean 'coco-b0-c10/krt'?"),
         (["run", "a.yaml", "--preset", "coco-b0-c10/krt"], "expected one of them"),
         (["presets", "--group", "table9"], "table9"),
-        (["bench"], "say which runs by one of"),
-        (["bench", "--methods", "ft", "--preset-group", "table1"], "got --preset-group and --methods"),
-        (["bench", "--methods", "ft", "--seeds", "0;1"], "--seeds: got '0;1'"),
-        (["bench", "--methods", "ft", "--seeds", "1,1"], "a seed occurs twice"),
-        (["bench", "--methods", "ft", "--engine", "slurm"], "unknown engine 'slurm'"),
-        (["bench", "--preset-group", "table1"], "needs --data coco:PATH"),
+        (["grid"], "say which runs by one of"),
+        (["grid", "--methods", "ft", "--preset-group", "table1"], "got --preset-group and --methods"),
+        (["grid", "--methods", "ft", "--seeds", "0;1"], "--seeds: got '0;1'"),
+        (["grid", "--methods", "ft", "--seeds", "1,1"], "a seed occurs twice"),
+        (["grid", "--methods", "ft", "--engine", "slurm"], "unknown engine 'slurm'"),
+        (["grid", "--preset-group", "table1"], "needs --data coco:PATH"),
         (["report", "nowhere"], "nowhere does not exist"),
         (["compare", "nowhere", "there"], "nowhere"),
         (["explain", "nowhere", "x.jpg"], "nowhere"),

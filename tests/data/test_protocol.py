@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import arrays
 from mlcil.core.errors import UserError
 from mlcil.data.images import DataSet, LabelledImages
 from mlcil.data.protocol import Protocol, class_order, make_protocol, parse_protocol
-from mlcil.training.checks import poisoned
+from mlcil.testing import poisoned
 
 
 def data_of(train, test=None, classes=None):

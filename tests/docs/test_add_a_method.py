@@ -10,7 +10,7 @@ import torch
 
 from mlcil.methods.base import Method
 from mlcil.methods.registry import all_methods
-from mlcil.training.checks import check_method
+from mlcil.testing import check_method
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
 
@@ -37,7 +37,7 @@ def test_the_example_passes_the_battery_and_leaves_no_trace(example: type[Method
 def test_the_example_holds_the_backbone(example: type[Method], tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    from mlcil.training import checks
+    from mlcil import testing as checks
     from mlcil.training.config import make_config
     from mlcil.training.run import run
 

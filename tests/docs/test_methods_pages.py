@@ -124,10 +124,10 @@ def test_the_index_lists_every_method_with_its_family_buffer_and_page():
 def test_the_index_gives_the_run_settings_that_methods_change():
     (table,) = [one for one in tables(page("README")) if one[0] == ["method", "run settings"]]
     told = {name.strip(" `"): row[1] for row in table[1:] for name in row[0].split(",")}
-    assert told.keys() == {name for name, one in METHODS.items() if one.recipe}
+    assert told.keys() == {name for name, one in METHODS.items() if one.setting_defaults}
     for name, text in told.items():
         given = dict(one.split("=") for one in text.split())
-        assert build(RunSettings, given, name) == build(RunSettings, METHODS[name].recipe, name)
+        assert build(RunSettings, given, name) == build(RunSettings, METHODS[name].setting_defaults, name)
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mlcil.memory.ocdm import TINY, balanced, divergence, divergences_without, greedy_selection
 from mlcil.memory.prs import acceptance, overshoot, partitioning_reservoir, sample_out, sample_out_candidates
-from mlcil.memory.stream import Stock, proportions, reservoir
+from mlcil.memory.stream import StreamMemory, proportions, reservoir
 
 POLICIES = [reservoir, partitioning_reservoir, balanced]
 COUNTS = np.array([100, 20, 5])
@@ -37,11 +37,11 @@ def single_label(seed, images, weights):
 def stock_of(labels, counts=None, first=0):
     labels = np.asarray(labels, np.int8)
     counts = (labels == 1).sum(axis=0) if counts is None else np.asarray(counts)
-    return Stock(np.arange(first, first + len(labels)), labels.copy(), counts.astype(np.int64), len(labels))
+    return StreamMemory(np.arange(first, first + len(labels)), labels.copy(), counts.astype(np.int64), len(labels))
 
 
 def feed(policy, labels, capacity, seed=0, batch=10, indices=None, stock=None, **options):
-    stock = Stock.empty(labels.shape[1]) if stock is None else stock
+    stock = StreamMemory.empty(labels.shape[1]) if stock is None else stock
     indices = np.arange(len(labels)) if indices is None else np.asarray(indices)
     rng = np.random.default_rng(seed)
     for start in range(0, len(labels), batch):
@@ -371,7 +371,7 @@ def test_a_reservoir_holds_images_without_a_positive_too():
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_whatever_comes_the_memory_is_sound(seed, policy, capacities, classes):
-    rng, stock, shown = np.random.default_rng(seed), Stock.empty(classes), []
+    rng, stock, shown = np.random.default_rng(seed), StreamMemory.empty(classes), []
     images = random_labels(seed, 30, classes, unknown=0.3)
     for capacity in capacities:
         batch = rng.integers(0, 30, rng.integers(0, 8))  # images return, also within a batch
@@ -407,7 +407,7 @@ def test_the_batch_stays_as_it_is(policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_memory_with_room_takes_all(policy):
-    stock = Stock.empty(3)
+    stock = StreamMemory.empty(3)
     taken = policy(stock, np.array([5, 3, 9]), table("A", "AB", "C"), 3, np.random.default_rng(0))
     assert taken.tolist() == [5, 3, 9]
     assert stock.indices.tolist() == [5, 3, 9]
@@ -417,7 +417,7 @@ def test_a_memory_with_room_takes_all(policy):
 
 @pytest.mark.parametrize("policy", [partitioning_reservoir, balanced])
 def test_images_without_a_positive_are_passed_over_but_seen(policy):
-    stock = Stock.empty(2)
+    stock = StreamMemory.empty(2)
     labels = np.array([[0, 0], [-1, 0], [0, 1], [-1, -1]], np.int8)
     assert policy(stock, np.arange(4), labels, 10, np.random.default_rng(0)).tolist() == [2]
     assert stock.indices.tolist() == [2]
@@ -520,11 +520,11 @@ def test_nothing_is_held_without_capacity(policy):
 def test_a_batch_that_does_not_fit_the_memory_is_an_error(policy):
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"Got labels of shape \(1, 3\) for the batch, expected \(1, 2\)"):
-        policy(Stock.empty(2), np.array([0]), table("A"), 5, rng)
+        policy(StreamMemory.empty(2), np.array([0]), table("A"), 5, rng)
     with pytest.raises(ValueError, match="Got labels of shape"):
-        policy(Stock.empty(3), np.array([0, 1]), table("A"), 5, rng)
+        policy(StreamMemory.empty(3), np.array([0, 1]), table("A"), 5, rng)
     with pytest.raises(ValueError, match="Got a capacity of -1"):
-        policy(Stock.empty(3), np.array([0]), table("A"), -1, rng)
+        policy(StreamMemory.empty(3), np.array([0]), table("A"), -1, rng)
 
 
 # Growing by classes
@@ -540,7 +540,7 @@ def test_widen_appends_labels_and_counts_of_zero():
 
 
 def test_widen_from_nothing():
-    stock = Stock.empty()
+    stock = StreamMemory.empty()
     stock.widen(np.empty((0, 4), np.int8))
     assert (stock.labels.shape, stock.counts.tolist(), stock.seen) == ((0, 4), [0] * 4, 0)
 

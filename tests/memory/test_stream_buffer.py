@@ -13,7 +13,7 @@ from mlcil.data.protocol import make_protocol
 from mlcil.memory.buffer import SELECTIONS, Budget, ExemplarBuffer, StreamBuffer, make_memory
 from mlcil.memory.ocdm import balanced
 from mlcil.memory.prs import partitioning_reservoir
-from mlcil.memory.stream import Stock, reservoir
+from mlcil.memory.stream import StreamMemory, reservoir
 
 STREAMS = {"reservoir": reservoir, "prs": partitioning_reservoir, "ocdm": balanced}
 
@@ -109,7 +109,7 @@ def test_a_memory_that_chooses_at_the_end_takes_nothing_on_the_way():
 @pytest.mark.parametrize("budget", [Budget(total=7), Budget(per_class=2)])
 def test_it_does_what_its_policy_does(selection, budget):
     labels, policy = random_labels(), STREAMS[selection]
-    memory, stock = make_memory(selection, budget, label_onwards=True), Stock.empty()
+    memory, stock = make_memory(selection, budget, label_onwards=True), StreamMemory.empty()
     ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
     for session in sessions(labels):
         memory.open_session(session)

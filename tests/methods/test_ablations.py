@@ -90,6 +90,6 @@ def test_without_ica_an_unreachable_threshold_gives_the_plain_trainer(world, pse
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_plain_options_make_it_fine_tuning_step_for_step(world, name):
-    plain, ours = trained(world, "ft"), trained(world, name, **method_class(name).plain)
+    plain, ours = trained(world, "ft"), trained(world, name, **method_class(name).finetuning_options)
     assert set(ours) == set(plain)
     assert all(torch.equal(ours[key], one) for key, one in plain.items())

@@ -9,10 +9,10 @@ import torch
 
 from mlcil.core.errors import UserError
 from mlcil.evaluation.metrics import average_precision, f1_scores
-from mlcil.memory.statistics import merged, without
 from mlcil.methods.analytic import balanced_weights
 from mlcil.methods.base import State
-from mlcil.models.ridge import choose_ridge, meaning, solve
+from mlcil.models.ridge import choose_ridge, score_calibration, solve
+from mlcil.models.statistics import merged, without
 from mlcil.training.config import make_config
 
 SMALL = {"expansion": 8, "window": 0.5}
@@ -159,7 +159,7 @@ def test_window_scores_are_on_the_scale_of_whole_images(world):
     session = world.sessions("B0-C3")[-1]
     with torch.no_grad():
         whole, both = method.tagger.eval().scores(world.images[session.indices]).double().unbind(1)
-    means = meaning(method.statistics, method.solution)
+    means = score_calibration(method.statistics, method.solution)
     straight = means.slope * whole + means.offset
     matched = method.tagger.slope * both + method.tagger.offset
     torch.testing.assert_close(matched.mean(0), straight.mean(0), rtol=1e-3, atol=1e-3)

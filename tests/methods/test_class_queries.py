@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from mlcil import testing as checks
 from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.losses.cosine import token_loss
@@ -14,8 +15,7 @@ from mlcil.losses.reweighting import reweighted_loss
 from mlcil.memory.buffer import Budget
 from mlcil.methods.base import Method
 from mlcil.methods.class_queries import ClassQueries, absent_mixture
-from mlcil.methods.pseudo_labels import restore
-from mlcil.training import checks
+from mlcil.methods.pseudo_labels import fill_unknown
 
 SMALL = {"width": 16, "heads": 4, "reweight": True, "token_weight": 0.0}  # as in the papers
 
@@ -69,7 +69,7 @@ def test_old_classes_are_weighted_on_restored_labels(world, missing):
     with torch.no_grad():
         terms = method.losses(batch)
         scores = torch.sigmoid(method.teacher(batch.images).logits)
-        labels = restore(batch.labels, method.recall.accepts(scores))
+        labels = fill_unknown(batch.labels, method.recall.accepts(scores))
         logits = method.tagger(batch.images).logits
     assert list(terms) == ["classification"]
     assert torch.equal(terms["classification"], reweighted_loss(logits, labels, [2, 2, 2]).mean())
@@ -227,4 +227,4 @@ def test_width_must_be_a_multiple_of_heads(world):
 
 
 def test_its_first_session_can_be_shared(tmp_path):
-    checks.check_base(checks._Bench(ClassQueries, SMALL | {"token_weight": 5.0, "epochs": 1}, tmp_path))
+    checks.check_base(checks._Trial(ClassQueries, SMALL | {"token_weight": 5.0, "epochs": 1}, tmp_path))

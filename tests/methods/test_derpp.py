@@ -366,7 +366,7 @@ def test_logits_that_other_processes_compute_are_stored_as_well(world):
     plan = [np.arange(4), np.arange(4, 8)]
     method.draw(full, plan, 0, np.random.default_rng(0))
     theirs = {1: torch.tensor([77]), 2: torch.tensor([[0.25, -8.0]])}  # by dimensions: an image and its logits
-    method.together = lambda rows: torch.cat([rows, theirs[rows.ndim]])
+    method.gather = lambda rows: torch.cat([rows, theirs[rows.ndim]])
     batch = world.batch(first, 4)
     method.losses(batch)
     assert stored_of(method, 77) == [0.25, -8.0]

@@ -117,7 +117,7 @@ def test_without_weight_it_is_fine_tuning_step_for_step(world, name):
     states = []
     for one in (name, "ft"):
         method = world.make(one)
-        method = world.make(one, **method.plain)
+        method = world.make(one, **method.finetuning_options)
         for session in world.sessions():
             torch.manual_seed(session.number)
             method.before_session(session, world.infer)

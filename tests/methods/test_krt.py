@@ -11,7 +11,7 @@ import torch
 from mlcil.core.errors import UserError
 from mlcil.losses.cosine import less_forget, token_loss
 from mlcil.memory.buffer import Budget
-from mlcil.methods.pseudo_labels import find_threshold, rate_per_image, restore
+from mlcil.methods.pseudo_labels import fill_unknown, find_threshold, rate_per_image
 
 
 def opened(world, number=2, budget=None, text="B0-C2", steps=3, **options):
@@ -71,7 +71,7 @@ def test_online_labels_follow_the_batch(world):
         with torch.no_grad():
             scores = torch.sigmoid(method.teacher(one.images).logits)
             logits = method.tagger(one.images).logits
-        expected = method.classification(logits, restore(one.labels, scores > method.threshold))
+        expected = method.classification(logits, fill_unknown(one.labels, scores > method.threshold))
         assert torch.equal(method.losses(one)["classification"].detach(), expected)
     assert (batch.labels[:, :2] == -1).all()  # the stored labels stay unknown
 
@@ -293,7 +293,7 @@ def test_width_must_be_a_multiple_of_heads(world):
 
 
 def test_recall_by_class_learns_from_true_labels_then_from_accepted_ones(world):
-    method, session = opened(world, 1, recall="per_class", steps=2)
+    method, session = opened(world, 1, pseudo_label_rule="per_class", steps=2)
     world.train(session, 2)
     method.after_session(session, world.infer)
     with torch.no_grad():
@@ -323,12 +323,12 @@ def test_recall_by_class_learns_from_true_labels_then_from_accepted_ones(world):
 
 
 def test_online_labels_of_recall_by_class_follow_each_class(world):
-    method, session = opened(world, recall="per_class", ica=False, entropy_gate=False)
+    method, session = opened(world, pseudo_label_rule="per_class", ica=False, entropy_gate=False)
     method.tagger.eval()
     batch = world.batch(session)
     with torch.no_grad():
         scores = torch.sigmoid(method.teacher(batch.images).logits)
-        expected = restore(batch.labels, scores >= method.recall.confidence)
+        expected = fill_unknown(batch.labels, scores >= method.recall.confidence)
         logits = method.tagger(batch.images).logits
     assert torch.equal(method.losses(batch)["classification"].detach(), method.classification(logits, expected))
 

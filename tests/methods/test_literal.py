@@ -1,4 +1,4 @@
-"""The quick KRT step and the one in benchmarks/literal.py, spelled out, are the same step."""
+"""The quick KRT step and the one in grids/literal.py, spelled out, are the same step."""
 
 import importlib.util
 from pathlib import Path
@@ -16,7 +16,7 @@ from mlcil.training.optimiser import make_optimiser
 
 @pytest.fixture(scope="module")
 def literal():
-    file = Path(__file__).parents[2] / "benchmarks" / "literal.py"
+    file = Path(__file__).parents[2] / "speed" / "literal.py"
     specification = importlib.util.spec_from_file_location("literal", file)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)

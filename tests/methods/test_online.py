@@ -11,7 +11,7 @@ from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.memory.buffer import Budget
 from mlcil.memory.ocdm import balanced
 from mlcil.memory.prs import partitioning_reservoir
-from mlcil.memory.stream import Stock
+from mlcil.memory.stream import StreamMemory
 from mlcil.training.config import make_config
 
 NAMES = ["prs", "ocdm"]
@@ -91,7 +91,7 @@ def test_the_memory_is_the_policys(world, name, policy, rho):
     method, rng = world.make(name, Budget(total=6), rho=rho), np.random.default_rng(0)
     session = world.sessions("B4-C2")[0]
     method.before_session(session, world.infer)
-    training, stock, other = method.training_set(session), Stock.empty(4), np.random.default_rng(0)
+    training, stock, other = method.training_set(session), StreamMemory.empty(4), np.random.default_rng(0)
     for positions in steps_of(session):
         held = np.flatnonzero(np.isin(session.indices, stock.indices))
         (draw,) = method.draw(training, [positions], 0, rng)

@@ -165,7 +165,7 @@ def test_going_on_from_the_frozen_stages_gives_the_same_terms(world, frozen):
 
 @pytest.mark.parametrize(
     ("options", "has_teacher"),
-    [({}, True), ({"spatial_weight": 0.0}, True), ({"feature_weight": 0.0}, True), (PODNet.plain, False)],
+    [({}, True), ({"spatial_weight": 0.0}, True), ({"feature_weight": 0.0}, True), (PODNet.finetuning_options, False)],
 )
 def test_one_weight_is_enough_for_a_teacher(world, options, has_teacher):
     method, _ = opened(world, **options)

@@ -116,7 +116,7 @@ def test_a_resumed_session_trains_the_newest_head_alone(world):
 
 def test_recipe_and_options():
     config = make_config({"method": "probes"})
-    assert {"base_lr": config.settings.base_lr, "lr": config.settings.lr} == Probes.recipe
+    assert {"base_lr": config.settings.base_lr, "lr": config.settings.lr} == Probes.setting_defaults
     assert config.settings.lr > 10 * RunSettings().lr  # as fits linear heads
     assert config.options.missing == "ignore"
     assert make_config({"method": "probes"}, {"lr": "0.5"}).settings.lr == 0.5

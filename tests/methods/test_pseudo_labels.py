@@ -12,9 +12,9 @@ from mlcil.methods.pseudo_labels import (
     LOWEST,
     ClassRecall,
     binary_entropy,
+    fill_unknown,
     find_threshold,
     rate_per_image,
-    restore,
 )
 
 CAP = 2000
@@ -176,7 +176,7 @@ def test_restore_fills_unknown_old_columns_alone():
     labels = torch.tensor([[-1, -1, 1, 0], [0, 1, 0, 1], [1, -1, -1, 1]], dtype=torch.int8)
     scores = torch.tensor([[0.9, 0.2], [0.9, 0.2], [0.1, 0.9]])
     before = labels.clone()
-    restored = restore(labels, scores > 0.8)
+    restored = fill_unknown(labels, scores > 0.8)
     assert restored.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, -1, 1]]
     assert restored.dtype == labels.dtype
     assert torch.equal(labels, before)
@@ -184,14 +184,14 @@ def test_restore_fills_unknown_old_columns_alone():
 
 def test_restore_is_strict():
     labels = torch.full((1, 3), -1, dtype=torch.int8)
-    assert restore(labels, torch.tensor([[0.5, 0.75, 1.0]]) > 0.75).tolist() == [[0, 0, 1]]
-    assert restore(labels, torch.ones(1, 3) > 1.0).tolist() == [[0, 0, 0]]
+    assert fill_unknown(labels, torch.tensor([[0.5, 0.75, 1.0]]) > 0.75).tolist() == [[0, 0, 1]]
+    assert fill_unknown(labels, torch.ones(1, 3) > 1.0).tolist() == [[0, 0, 0]]
 
 
 def test_restored_labels_have_the_mean_count_that_was_found():
     scores = made_up_scores("uniform", 1, 200, 5).astype(np.float32)
     found = find_threshold(scores, 1.7)
-    restored = restore(torch.full((200, 5), -1, dtype=torch.int8), torch.from_numpy(scores) > found.value)
+    restored = fill_unknown(torch.full((200, 5), -1, dtype=torch.int8), torch.from_numpy(scores) > found.value)
     assert restored.sum().item() / 200 == pytest.approx(found.mean_count)
 
 

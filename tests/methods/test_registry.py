@@ -107,12 +107,14 @@ def test_an_option_never_has_the_name_of_a_setting(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_method_declares_can_be_built(name):
     method = registry.method_class(name)
-    build(RunSettings, method.recipe, "recipe")
-    assert build(method.Config, method.plain or {}, "plain") == method.Config(**(method.plain or {}))
+    build(RunSettings, method.setting_defaults, "setting_defaults")
+    assert build(method.Config, method.finetuning_options or {}, "plain") == method.Config(
+        **(method.finetuning_options or {})
+    )
     buffer = {"none": "0", "optional": "0", "required": "5"}[method.buffer_use]
     config = make_config({"method": name, "buffer": buffer})
     assert config.options == method.Config()
-    assert {key: getattr(config.settings, key) for key in method.recipe} == dict(method.recipe)
+    assert {key: getattr(config.settings, key) for key in method.setting_defaults} == dict(method.setting_defaults)
 
 
 @pytest.mark.parametrize("name", NAMES)

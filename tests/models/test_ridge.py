@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
-from mlcil.memory.statistics import Statistics
 from mlcil.models import ridge
-from mlcil.models.ridge import LADDER, choose_ridge, meaning, solve
+from mlcil.models.ridge import LADDER, choose_ridge, score_calibration, solve
+from mlcil.models.statistics import Statistics
 
 
 def made(seed=0, images=60, width=9, classes=3, noise=1.0):
@@ -90,7 +90,7 @@ def test_a_class_without_positives_is_finite_and_never_present():
     sums, _, _ = made(3)
     wide = sums.with_classes([*sums.classes, "none"])
     found = choose_ridge(wide)
-    means = meaning(wide, found)
+    means = score_calibration(wide, found)
     assert torch.isfinite(found.weights).all()
     assert torch.equal(found.weights[:, 3], torch.zeros(9, dtype=torch.float64))
     assert torch.isfinite(means.slope).all()
@@ -111,7 +111,7 @@ def test_the_meaning_of_scores_comes_from_their_moments():
         high, low = (present.mean() - own) / (1 - own), absent.mean() / (1 - own)
         slope = (high - low) / (within / (1 - own) ** 2)
         offset = np.log(share / (1 - share)) - slope * (high + low) / 2
-        means = meaning(sums, found)
+        means = score_calibration(sums, found)
         assert means.slope[column] == pytest.approx(float(slope), rel=1e-8)
         assert means.offset[column] == pytest.approx(float(offset), rel=1e-8)
 
@@ -123,7 +123,7 @@ def test_on_normal_scores_probability_is_calibrated_and_the_threshold_is_the_bes
     score = 0.2 * y + 0.1 * torch.randn(count, 1, generator=generator).double()
     sums = Statistics.empty(2).with_classes(["a"]).with_images(torch.cat([score, torch.ones(count, 1)], 1), y)
     fitted = solve(sums, 1e-6)
-    means = meaning(sums, fitted)
+    means = score_calibration(sums, fitted)
     score = torch.cat([score, torch.ones(count, 1)], 1) @ fitted.weights  # a multiple of the feature, and a constant
     probability = torch.sigmoid(means.slope * score + means.offset)
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
@@ -157,7 +157,7 @@ def test_however_little_is_known_scores_keep_their_order():
     y[0, 0], y[:20, 1] = 1, 1
     sums = Statistics.empty(60).with_classes(["rare", "noise"]).with_images(z, y)
     found = choose_ridge(sums)
-    means = meaning(sums, found)
+    means = score_calibration(sums, found)
     new = torch.randn(500, 60, generator=generator, dtype=torch.float64)
     new[:, -1] = 1
     scores = (new @ found.weights).float()
@@ -172,7 +172,7 @@ def test_between_scores_far_apart_the_threshold_is_in_the_middle():
     z = torch.tensor([[1.0, 1.0]] * 20 + [[0.0, 1.0]] * 20, dtype=torch.float64)
     sums = Statistics.empty(2).with_classes(["a"]).with_images(z, z[:, :1])
     found = solve(sums, 1e-6)
-    assert meaning(sums, found).threshold[0] == pytest.approx(0.5, abs=0.02)
+    assert score_calibration(sums, found).threshold[0] == pytest.approx(0.5, abs=0.02)
 
 
 def test_of_very_many_classes_some_are_asked_whatever_their_order(monkeypatch):

@@ -14,12 +14,12 @@ from mlcil.evaluation.results import evaluate
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, Tagger
 from mlcil.reports.attention_maps import explain_files, maps_for_report, pick_test_images
-from mlcil.reports.explanation import Explanation, Tag, class_activation, explain, relevance
 from mlcil.reports.explanation_drawing import draw, enlarged, peak, save
+from mlcil.serving.explanation import Explanation, Tag, class_activation, explain, relevance
+from mlcil.serving.trained_run import TrainedRun, open_run
 from mlcil.training.config import make_config
 from mlcil.training.folder import save_state
 from mlcil.training.prepare import prepare_method
-from mlcil.training.restore import TrainedRun, open_run
 
 DATA = "digits:train=20,test=40,size=32"
 SIZES, CLASSES = (3, 2, 2), tuple("0123456")

@@ -3,9 +3,9 @@ import json
 import pytest
 import yaml
 
-from mlcil.benchmarks.presets import all_presets
 from mlcil.core.errors import UserError
 from mlcil.core.files import write_json
+from mlcil.experiments.presets import all_presets
 from mlcil.reports.collect import collect, read_run
 
 from .made import launch, made_run
@@ -279,5 +279,5 @@ def test_data_of_the_same_name_are_another_setting(tmp_path):
 
 def test_the_command_of_a_grid_is_told(tmp_path):
     made_run(tmp_path / "grid", "a")
-    write_json(tmp_path / "grid" / "grid.json", {"command": "mlcil bench x.yaml", "runs": []})
-    assert collect([tmp_path]).commands == ["mlcil bench x.yaml"]
+    write_json(tmp_path / "grid" / "grid.json", {"command": "mlcil grid x.yaml", "runs": []})
+    assert collect([tmp_path]).commands == ["mlcil grid x.yaml"]

@@ -17,7 +17,7 @@ from mlcil.training.activations import PrefixLoader, Shelf, Views, open_activati
 from mlcil.training.config import make_config
 from mlcil.training.run import run
 
-from .tiny import outcome, settings
+from ..tiny import outcome, settings
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 

@@ -11,13 +11,13 @@ import yaml
 from lightning_fabric import Fabric
 
 from mlcil.core.errors import UserError
+from mlcil.testing import check_base
 from mlcil.training import run as run_module
 from mlcil.training.bases import SharedBase
-from mlcil.training.checks import check_base
 from mlcil.training.config import make_config
 from mlcil.training.run import run
 
-from .tiny import KRT, final_state, outcome, settings
+from ..tiny import KRT, final_state, outcome, settings
 
 
 def go(tmp_path, name, method, **changes):
@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
 
 def test_the_check_of_methods_finds_a_false_promise(tmp_path):
     from mlcil.methods.finetune import FineTuning
-    from mlcil.training.checks import _Bench, _known
+    from mlcil.testing import _Trial, _known
 
     class Boasting(FineTuning):
         name = "boasting"
@@ -163,5 +163,5 @@ def test_the_check_of_methods_finds_a_false_promise(tmp_path):
         def losses(self, batch):
             return {name: 2 * term for name, term in super().losses(batch).items()}
 
-    with _known(Boasting), pytest.raises(AssertionError, match="plain_base"):
-        check_base(_Bench(Boasting, {}, tmp_path))
+    with _known(Boasting), pytest.raises(AssertionError, match="base_is_finetuning"):
+        check_base(_Trial(Boasting, {}, tmp_path))

@@ -24,7 +24,7 @@ from mlcil.training.config import make_config
 from mlcil.training.inference import TrainingInference, gather_rows
 from mlcil.training.run import run
 
-from .tiny import final_state, outcome, settings
+from ..tiny import final_state, outcome, settings
 
 PROCESSES, MOST = 3, 8
 SESSIONS = {"train": {"a": 7, "b": 1}, "test": {"a": 4, "b": 1}}  # images of each class

@@ -29,15 +29,15 @@ from mlcil.evaluation.scores import load_scores
 from mlcil.methods.base import Inference, TrainingSet
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.registry import all_methods
+from mlcil.testing import poisoned
 from mlcil.training import loop as loop_module
 from mlcil.training import prepare
 from mlcil.training import run as run_module
-from mlcil.training.checks import poisoned
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state
 from mlcil.training.run import run
 
-from .tiny import final_state, outcome, settings
+from ..tiny import final_state, outcome, settings
 
 VARIANTS = {
     "ft": settings("ft"),

@@ -126,7 +126,7 @@ def run(
     if preset is not None and config is not None:
         raise UserError(f"got both the file {config} and the preset {preset!r}, expected one of them")
     if preset is not None:
-        from ..benchmarks.presets import find_preset, preset_values
+        from ..experiments.presets import find_preset, preset_values
 
         values, where = preset_values(find_preset(preset), data), f"preset {preset}"
     else:
@@ -194,7 +194,7 @@ def presets(
 
 
 @app.command()
-def bench(
+def grid(
     file: Annotated[Path | None, typer.Argument(help="YAML file that lists the runs.")] = None,
     preset_group: Annotated[
         str | None, typer.Option(help="Published rows, such as table1; see `mlcil presets`.")
@@ -214,17 +214,17 @@ def bench(
         list[str] | None,
         typer.Option("--set", help="key=value for all runs; a method's option goes to those that have it; repeatable."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the grid; a used one is continued.")] = Path("runs/bench"),
+    out: Annotated[Path, typer.Option(help="Folder of the grid; a used one is continued.")] = Path("runs/grid"),
     share: Annotated[bool, typer.Option(help="Train first sessions that are the same once.")] = True,
     report: Annotated[bool, typer.Option(help="Write a report into the folder at the end.")] = True,
 ) -> None:
     """Run many experiments, or continue them: published rows, methods by protocols, or those that a file lists."""
-    from .bench import GridRequest, run_bench
+    from .grid import GridRequest, run_grid
 
     given = {"data": data, "weights": weights, "devices": devices}
     changes = {key: value for key, value in given.items() if value is not None} | _assignments(set_ or [])
     request = GridRequest(file, preset_group, presets, methods, protocols, seeds, changes)
-    if not run_bench(request, out, jobs, engine, share, report, _console()):
+    if not run_grid(request, out, jobs, engine, share, report, _console()):
         sys.exit(1)
 
 

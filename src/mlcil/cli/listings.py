@@ -9,9 +9,9 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..benchmarks.presets import Preset, all_presets, find_preset, preset_group
 from ..core.config import about
 from ..data.sources import SOURCES
+from ..experiments.presets import Preset, all_presets, find_preset, preset_group
 from ..methods.registry import all_methods, method_class
 from ..training.config import RunSettings, flatten, make_config
 
@@ -28,8 +28,8 @@ def method_options(name: str) -> Table:
     """Every option of a method, with default, range and paper section."""
     method = method_class(name)
     lines = ["options of this method, by --set or under options:", f"reference: {method.reference}"]
-    if method.recipe:
-        changed = ", ".join(f"{key} {value}" for key, value in method.recipe.items())
+    if method.setting_defaults:
+        changed = ", ".join(f"{key} {value}" for key, value in method.setting_defaults.items())
         lines.append(f"settings with another default: {changed}")
     return _options(method.Config, f"{name}: {method.summary}", "\n".join(lines))
 

@@ -79,7 +79,7 @@ def sha256_of(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def held(lock: Path, on_wait: Callable[[], None]) -> Iterator[float]:
+def file_lock(lock: Path, on_wait: Callable[[], None]) -> Iterator[float]:
     """Hold a lock file, waiting for whoever else does; the system lets go of it when its process ends.
 
     Arguments:

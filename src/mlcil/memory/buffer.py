@@ -19,7 +19,7 @@ from ..data.protocol import Session
 from .herding import herd
 from .ocdm import balanced
 from .prs import partitioning_reservoir
-from .stream import Policy, Stock, reservoir
+from .stream import Policy, StreamMemory, reservoir
 
 Features = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 Choice = Callable[[NDArray[np.float32], int, np.random.Generator], NDArray[np.int64]]
@@ -31,7 +31,7 @@ def by_herding(points: NDArray[np.float32], count: int, rng: np.random.Generator
     return herd(points, count)
 
 
-def by_chance(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def by_random(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Choose at random."""
     return rng.permutation(len(points))[:count]
 
@@ -186,7 +186,7 @@ class StreamBuffer(Memory):
         self.policy = policy
         self.counts: NDArray[np.int64] = np.empty(0, np.int64)  # (K,) positives that the stream has shown
         self.seen = 0  # images that the stream has shown
-        self._live: Stock | None = None
+        self._live: StreamMemory | None = None
 
     def open_session(self, session: Session) -> None:
         """Widen labels and counts by the session's new classes."""
@@ -208,9 +208,9 @@ class StreamBuffer(Memory):
         self.indices, self.labels, self.counts, self.seen = stock.indices, stock.labels, stock.counts, stock.seen
         self._live = None
 
-    def _stock(self) -> Stock:
+    def _stock(self) -> StreamMemory:
         if self._live is None:
-            self._live = Stock(self.indices.copy(), self.labels.copy(), self.counts.copy(), self.seen)
+            self._live = StreamMemory(self.indices.copy(), self.labels.copy(), self.counts.copy(), self.seen)
         return self._live
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -232,6 +232,6 @@ def make_memory(selection: str, budget: Budget, label_onwards: bool) -> Memory:
     if selection == "herding":
         return ExemplarBuffer(budget, label_onwards)
     if selection == "random":
-        return ExemplarBuffer(budget, label_onwards, by_chance, needs_features=False)
+        return ExemplarBuffer(budget, label_onwards, by_random, needs_features=False)
     policies = {"reservoir": reservoir, "prs": partitioning_reservoir, "ocdm": balanced}
     return StreamBuffer(budget, label_onwards, policies[selection])

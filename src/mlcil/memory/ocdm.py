@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.images import PRESENT
-from .stream import Stock, check_batch, nearest, proportions, taken_of
+from .stream import StreamMemory, check_batch, nearest, proportions, taken_of
 
 TINY = 1e-12  # added to counts, so that a class without an image has a finite distance
 
 
 def balanced(
-    stock: Stock,
+    stock: StreamMemory,
     indices: NDArray[np.int64],
     labels: NDArray[np.int8],
     capacity: int,

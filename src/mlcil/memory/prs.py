@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.images import PRESENT
-from .stream import TIE, Stock, check_batch, nearest, proportions, taken_of
+from .stream import TIE, StreamMemory, check_batch, nearest, proportions, taken_of
 
 
 def partitioning_reservoir(
-    stock: Stock,
+    stock: StreamMemory,
     indices: NDArray[np.int64],
     labels: NDArray[np.int8],
     capacity: int,
@@ -115,7 +115,9 @@ def sample_out_candidates(present: NDArray[np.bool_], shares: NDArray[np.float64
     return nearest(rows, distances)
 
 
-def _is_sampled_in(stock: Stock, labels: NDArray[np.int8], capacity: int, rho: float, rng: np.random.Generator) -> bool:
+def _is_sampled_in(
+    stock: StreamMemory, labels: NDArray[np.int8], capacity: int, rho: float, rng: np.random.Generator
+) -> bool:
     if not (labels == PRESENT).any():
         return False
     if len(stock) < capacity:

@@ -14,7 +14,7 @@ TIE = 1e-10  # distances closer than this are equal: images with the same worth 
 
 
 @dataclass
-class Stock:
+class StreamMemory:
     """What a streaming memory holds.
 
     Attributes:
@@ -30,7 +30,7 @@ class Stock:
     seen: int
 
     @classmethod
-    def empty(cls, classes: int = 0) -> Stock:
+    def empty(cls, classes: int = 0) -> StreamMemory:
         """A memory without images, for so many classes."""
         return cls(np.empty(0, np.int64), np.empty((0, classes), np.int8), np.zeros(classes, np.int64), 0)
 
@@ -70,7 +70,7 @@ class Stock:
         return bool(len(rows))
 
 
-Policy = Callable[[Stock, NDArray[np.int64], NDArray[np.int8], int, np.random.Generator], NDArray[np.int64]]
+Policy = Callable[[StreamMemory, NDArray[np.int64], NDArray[np.int8], int, np.random.Generator], NDArray[np.int64]]
 """Shows a batch to a memory, which is changed in place.
 
 An image that is held already is not inserted a second time and drives none out: what was unknown of it is filled in.
@@ -89,7 +89,7 @@ Returns:
 
 
 def reservoir(
-    stock: Stock, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int, rng: np.random.Generator
+    stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """A `Policy` that holds every image of the stream with the same probability."""
     check_batch(stock, indices, labels, capacity)
@@ -127,7 +127,7 @@ def proportions(counts: NDArray[np.int64], rho: float, among: NDArray[np.bool_] 
     return powers / powers.sum() if takes_part.any() else powers
 
 
-def check_batch(stock: Stock, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int) -> None:
+def check_batch(stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int) -> None:
     """Refuse a batch that does not fit the memory."""
     expected = (len(indices), len(stock.counts))
     if labels.shape != expected:
@@ -136,7 +136,7 @@ def check_batch(stock: Stock, indices: NDArray[np.int64], labels: NDArray[np.int
         raise ValueError(f"Got a capacity of {capacity}, expected 0 or more")
 
 
-def taken_of(stock: Stock, accepted: list[int]) -> NDArray[np.int64]:
+def taken_of(stock: StreamMemory, accepted: list[int]) -> NDArray[np.int64]:
     """The accepted images that are still held, each once, int64 (t,)."""
     once = np.array(list(dict.fromkeys(accepted)), np.int64)
     return once[np.isin(once, stock.indices)]

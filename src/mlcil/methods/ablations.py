@@ -21,7 +21,7 @@ class WithoutDPL(KRT):
     name = "krt_without_dpl"
     summary = "KRT without pseudo labels (ablation a)"
     Config = WithoutDPLConfig
-    plain = {"ica": False}
+    finetuning_options = {"ica": False}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class WithoutICA(KRT):
     name = "krt_without_ica"
     summary = "KRT without cross-attention and token loss (ablation b)"
     Config = WithoutICAConfig
-    plain = {"dpl": False}
+    finetuning_options = {"dpl": False}
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ class WithKD(KRT):
     name = "krt_with_kd"
     summary = "KRT with feature distillation besides (ablation c)"
     Config = WithKDConfig
-    plain = {"dpl": False, "ica": False, "kd": False}
+    finetuning_options = {"dpl": False, "ica": False, "kd": False}

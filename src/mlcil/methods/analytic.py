@@ -16,10 +16,10 @@ from ..core.randomness import generator_from_torch
 from ..data.images import PRESENT
 from ..data.protocol import Session
 from ..memory.buffer import Budget
-from ..memory.statistics import Statistics, check_same_features
 from ..models.analytic import AnalyticTagger, FeatureShape, tempered
 from ..models.backbone import Backbone
-from ..models.ridge import Solution, choose_ridge, meaning, solve
+from ..models.ridge import Solution, choose_ridge, score_calibration, solve
+from ..models.statistics import Statistics, check_same_features
 from ..models.tagger import AttentionShape
 from .base import Inference, Method, MethodConfig, State, Task, part_of, prefixed
 
@@ -84,7 +84,7 @@ class Analytic(Method):
     reference = "Zhang et al., L3A, ICML 2025"
     Config = AnalyticConfig
     config: AnalyticConfig
-    recipe = {"augment": "none"}  # each image is looked at once, as it is
+    setting_defaults = {"augment": "none"}  # each image is looked at once, as it is
     tagger: AnalyticTagger
 
     def __init__(self, config: AnalyticConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
@@ -212,7 +212,7 @@ class Analytic(Method):
     def _set_scores(self) -> None:
         """Put the weights into the model, with the probabilities and thresholds that belong to their scores."""
         assert self.solution is not None
-        means = meaning(self.statistics, self.solution)
+        means = score_calibration(self.statistics, self.solution)
         offset = means.slope * self._shift + means.offset
         self.tagger.set_solution(self.solution.weights, means.slope * self._stretch, offset)
         self._thresholds = torch.sigmoid(tempered(means.slope * means.threshold + means.offset))

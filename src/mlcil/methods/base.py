@@ -100,16 +100,20 @@ class Method:
     buffer_use: ClassVar[str] = "none"  # "none", "optional" or "required"
     is_joint: ClassVar[bool] = False  # sees all classes in one session
     Config: ClassVar[type[MethodConfig]] = MethodConfig
-    recipe: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
-    plain_base: ClassVar[bool] = False  # its first session is fine-tuning's: runs may share it; `check_method` tries it
-    plain: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning, if kept without a buffer
+    setting_defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
+    base_is_finetuning: ClassVar[bool] = (
+        False  # its first session is fine-tuning's: runs may share it; `check_method` tries it
+    )
+    finetuning_options: ClassVar[Mapping[str, Any] | None] = (
+        None  # options that make it fine-tuning, if kept without a buffer
+    )
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         self.config, self.task, self.budget = config, task, budget
         self.tagger = self.make_tagger(backbone)
         self.student: Callable[[Tensor], Output] = self.tagger
         self.teacher: Tagger | None = None
-        self.together: Callable[[Tensor], Tensor] = lambda rows: rows
+        self.gather: Callable[[Tensor], Tensor] = lambda rows: rows
 
     # What a method may replace ------------------------------------------------------------------
 
@@ -169,7 +173,7 @@ class Method:
 
     def shares_base(self) -> bool:
         """Whether training in the first session is fine-tuning and leaves no trace but the trained model."""
-        return self.plain_base
+        return self.base_is_finetuning
 
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
         """(N, K_old) which old classes the session's N images are taken to show, un-augmented; None without."""
@@ -211,7 +215,7 @@ class Method:
         return self.tagger(images).pooled  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def before(self, images: Tensor) -> Output:
+    def teacher_output(self, images: Tensor) -> Output:
         """What the teacher says about the images."""
         assert self.teacher is not None
         return self.teacher(images)  # type: ignore[no-any-return]
@@ -220,7 +224,7 @@ class Method:
         """Classes of the sessions before this one."""
         return sum(self.tagger.sizes[:-1])
 
-    def growth(self) -> float:
+    def distillation_scale(self) -> float:
         """sqrt(seen / new classes), by which published distillation weights are scaled (PODNet, section 4.1)."""
         sizes = self.tagger.sizes
         return float(np.sqrt(sum(sizes) / sizes[-1]))

@@ -16,7 +16,7 @@ from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.distillation import sigmoid_distillation
-from ..memory.buffer import Budget, ExemplarBuffer, by_chance
+from ..memory.buffer import Budget, ExemplarBuffer, by_random
 from ..models.backbone import Backbone
 from .base import Inference, State, Task, TrainingSet, part_of, prefixed
 from .rehearsal import Rehearsal, RehearsalConfig
@@ -104,7 +104,7 @@ class BiC(Rehearsal):
         share = self.old_classes() / sum(self.tagger.sizes)
         terms = {"classification": (1 - share) * self.classification(now.logits, batch.labels)}
         if self.teacher is not None:
-            before = corrected(self.before(batch.images).logits, self.tagger.sizes[-2], self.old_correction)
+            before = corrected(self.teacher_output(batch.images).logits, self.tagger.sizes[-2], self.old_correction)
             distance = sigmoid_distillation(now.logits, before, self.config.temperature).mean()
             terms["distillation"] = share * distance
         return terms
@@ -126,7 +126,7 @@ class BiC(Rehearsal):
         logits = self.tagger(images).logits.float()
         return torch.sigmoid(corrected(logits, self.tagger.sizes[-1], self.correction))
 
-    def kept(self) -> int:
+    def exemplar_count(self) -> int:
         """With those set aside."""
         return len(self.buffer) + len(self.validation)
 
@@ -152,7 +152,7 @@ class BiC(Rehearsal):
 
 def _at_most_half(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Choose at random, and leave half of the class's images to train on."""
-    return by_chance(points, min(count, len(points) // 2), rng)
+    return by_random(points, min(count, len(points) // 2), rng)
 
 
 def corrected(logits: Tensor, classes: int, correction: tuple[float, float]) -> Tensor:

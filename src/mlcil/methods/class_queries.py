@@ -31,7 +31,7 @@ class ClassQueriesConfig(KRTConfig):
     ica: bool = option(
         True, "a query per class; without, linear heads on the pooled feature", paper="HCP, feature purification"
     )
-    recall: str = with_default(KRTConfig, "recall", "per_class")
+    pseudo_label_rule: str = with_default(KRTConfig, "pseudo_label_rule", "per_class")
     token_weight: float = option(
         100.0, "weight of a token loss over the old classes' embeddings; HCP does without it", low=0.0
     )
@@ -60,7 +60,7 @@ class ClassQueries(KRT):
     reference = "Zhang et al., HCP, AAAI 2025; KBK (preprint 2026)"
     Config = ClassQueriesConfig
     config: ClassQueriesConfig
-    plain = {"dpl": False, "ica": False, "reweight": False}
+    finetuning_options = {"dpl": False, "ica": False, "reweight": False}
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """Class queries, unless switched off, and where it is asked for the output of the unknown class."""

@@ -40,8 +40,8 @@ class DERpp(Rehearsal):
     buffer_use = "required"
     Config = DERppConfig
     config: DERppConfig
-    plain_base = True
-    plain = {"alpha": 0.0, "beta": 0.0}
+    base_is_finetuning = True
+    finetuning_options = {"alpha": 0.0, "beta": 0.0}
     draws = 2
 
     def __init__(self, config: DERppConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
@@ -81,7 +81,7 @@ class DERpp(Rehearsal):
         places = torch.tensor(taken, dtype=torch.int64)
         said = logits[places.to(logits.device, non_blocking=True)]
         numbers = batch.indices[places].to(logits.device, non_blocking=True)  # processes exchange what is on the device
-        self.logits.put(self.together(numbers), self.together(said))
+        self.logits.put(self.gather(numbers), self.gather(said))
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Store what the model says about each new exemplar."""

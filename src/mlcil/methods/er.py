@@ -25,5 +25,5 @@ class ER(Rehearsal):
     reference = "Riemer et al., Learning to Learn without Forgetting, ICLR 2019"
     buffer_use = "required"
     Config = ERConfig
-    plain_base = True
-    plain = {}
+    base_is_finetuning = True
+    finetuning_options = {}

@@ -12,5 +12,5 @@ class FineTuning(Method):
     summary = "fine-tuning, nothing done against forgetting (lower bound)"
     family = "bound"
     reference = "KRT, section 4.2"
-    plain_base = True
-    plain = {}
+    base_is_finetuning = True
+    finetuning_options = {}

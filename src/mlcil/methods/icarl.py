@@ -48,7 +48,7 @@ class ICaRL(Rehearsal):
     buffer_use = "required"
     Config = ICaRLConfig
     config: ICaRLConfig
-    plain_base = True
+    base_is_finetuning = True
     means: Tensor | None = None  # (K, C) unit means of each class's exemplars, for `scores: nme`
 
     def wants_teacher(self) -> bool:
@@ -61,7 +61,7 @@ class ICaRL(Rehearsal):
         now, first = self.student(batch.images), self.old_classes() if self.config.cls_scope == "new" else 0
         terms = {"classification": self.classification(now.logits[:, first:], batch.labels[:, first:])}
         if self.teacher is not None:
-            before = self.before(batch.images)
+            before = self.teacher_output(batch.images)
             terms["distillation"] = sigmoid_distillation(now.logits, before.logits, temperature=1.0).mean()
         return terms
 

@@ -35,8 +35,8 @@ class KD(Rehearsal):
     reference = "Hou et al., Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019"
     Config = KDConfig
     config: KDConfig
-    plain_base = True
-    plain = {"feature_weight": 0.0}
+    base_is_finetuning = True
+    finetuning_options = {"feature_weight": 0.0}
 
     def wants_teacher(self) -> bool:
         """Unless it would not count."""
@@ -48,8 +48,8 @@ class KD(Rehearsal):
         now = self.student(batch.images)
         terms = {"classification": self.classification(now.logits, batch.labels)}
         if self.teacher is not None:
-            scale = self.growth() / LOSS_SCALE
-            distances = self.distances(now, self.before(batch.images))
+            scale = self.distillation_scale() / LOSS_SCALE
+            distances = self.distances(now, self.teacher_output(batch.images))
             terms |= {name: scale * weight * distance for name, (weight, distance) in distances.items()}
         return terms
 

@@ -20,7 +20,7 @@ from ..memory.buffer import Budget
 from ..models.backbone import Backbone
 from ..models.tagger import AttentionShape, Output, Tagger
 from .base import LOSS_SCALE, Inference, State, Task, TrainingSet, part_of, prefixed
-from .pseudo_labels import LABELS_PER_IMAGE, ClassRecall, Threshold, find_threshold, rate_per_image, restore
+from .pseudo_labels import LABELS_PER_IMAGE, ClassRecall, Threshold, fill_unknown, find_threshold, rate_per_image
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -31,7 +31,7 @@ class KRTConfig(RehearsalConfig):
     dpl: bool = option(True, "restore old labels by pseudo labels", paper="KRT, section 3.2")
     ica: bool = option(True, "incremental cross-attention and token loss", paper="KRT, section 3.3")
     kd: bool = option(False, "also distil the pooled feature", paper="KRT, table 4")
-    recall: str = option(
+    pseudo_label_rule: str = option(
         "dynamic",
         "which scores become pseudo labels: above one threshold that meets a target count (DPL), or above a "
         "threshold of each class, the mean over the images that taught it",
@@ -85,8 +85,8 @@ class KRT(Rehearsal):
     reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
     Config = KRTConfig
     config: KRTConfig
-    plain_base = True
-    plain = {"dpl": False, "ica": False}
+    base_is_finetuning = True
+    finetuning_options = {"dpl": False, "ica": False}
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.width % config.heads:
@@ -94,7 +94,7 @@ class KRT(Rehearsal):
         super().__init__(config, backbone, task, budget)
         self.threshold = config.threshold
         self.search: Threshold | None = None  # how this session's threshold was found
-        self.recall = ClassRecall.empty()  # with `recall: per_class`
+        self.recall = ClassRecall.empty()  # with `pseudo_label_rule: per_class`
         self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
         self.fixed_labels: Tensor | None = None  # (N, K) with `pseudo: fixed`
         self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, during the session
@@ -129,10 +129,10 @@ class KRT(Rehearsal):
         now = self.student(batch.images)
         if self.teacher is None:
             return self._taught(now, batch.labels)
-        before = self.before(batch.images)  # one pass serves pseudo labels and distillation
+        before = self.teacher_output(batch.images)  # one pass serves pseudo labels and distillation
         labels = batch.labels
         if self.config.dpl and self.config.pseudo == "online":
-            labels = restore(labels, self._present(torch.sigmoid(before.logits.float())))
+            labels = fill_unknown(labels, self._present(torch.sigmoid(before.logits.float())))
         terms = self._taught(now, labels)
         if self._holds_tokens():
             terms["token"] = (
@@ -145,7 +145,7 @@ class KRT(Rehearsal):
     def after_session(self, session: Session, infer: Inference) -> None:
         """Learn how sure the model is of each class."""
         super().after_session(session, infer)
-        if self.config.dpl and self.config.recall == "per_class":
+        if self.config.dpl and self.config.pseudo_label_rule == "per_class":
             self._refresh_recall(session, infer)
         self._pseudo = None
 
@@ -165,7 +165,9 @@ class KRT(Rehearsal):
         """With the thresholds, the session's rates and what it takes for present."""
         tensors, values = super().state()
         tensors |= prefixed("recall.", vars(self.recall))
-        if self._pseudo is not None and self.config.recall == "per_class":  # asked again when the session ends
+        if (
+            self._pseudo is not None and self.config.pseudo_label_rule == "per_class"
+        ):  # asked again when the session ends
             tensors["pseudo"] = torch.from_numpy(self._pseudo)
         if self.fixed_labels is not None:
             tensors["fixed_labels"] = self.fixed_labels
@@ -193,7 +195,7 @@ class KRT(Rehearsal):
         assert teacher is not None
         full = super().training_set(session)
         scores = torch.from_numpy(infer(lambda images: torch.sigmoid(teacher(images).logits.float()), full.indices))
-        target = self._target(session) if self.config.recall == "dynamic" else None
+        target = self._target(session) if self.config.pseudo_label_rule == "dynamic" else None
         if target is not None:
             start = self.threshold if self.config.carry_threshold else self.config.threshold
             self.search = find_threshold(scores[: len(session.indices)].numpy(), target, start)
@@ -201,11 +203,11 @@ class KRT(Rehearsal):
         pseudo = self._present(scores)
         self._pseudo = pseudo[: len(session.indices)].numpy()
         if self.config.pseudo == "fixed":
-            self.fixed_labels = restore(torch.from_numpy(full.labels), pseudo)
+            self.fixed_labels = fill_unknown(torch.from_numpy(full.labels), pseudo)
 
     def _present(self, scores: Tensor) -> Tensor:
         """Which old classes images are taken to show, bool (B, K_old), by the old model's probabilities (B, K_old)."""
-        if self.config.recall == "per_class":
+        if self.config.pseudo_label_rule == "per_class":
             return self.recall.accepts(scores, self.config.entropy_gate)
         return scores > self.threshold
 
@@ -234,5 +236,5 @@ class KRT(Rehearsal):
         return self.config.ica and self.config.token_weight > 0
 
     def _weight(self, published: float) -> float:
-        scale = self.growth() if self.config.token_scaling == "sqrt" else 1.0
+        scale = self.distillation_scale() if self.config.token_scaling == "sqrt" else 1.0
         return published * scale / LOSS_SCALE

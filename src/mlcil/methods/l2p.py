@@ -39,7 +39,8 @@ class L2P(Rehearsal):
     reference = "Wang et al., Learning to Prompt for Continual Learning, CVPR 2022"
     Config = L2PConfig
     config: L2PConfig
-    recipe = {  # L2P, section 5.1; the rate is 0.03 * 64 / 256 and the norm 1 belongs to a loss that is not scaled
+    # L2P, section 5.1; the rate is 0.03 * 64 / 256, and the norm of 1 belongs to a loss that is not scaled.
+    setting_defaults = {
         "backbone": "vit_base_patch16_224.augreg_in21k",
         "weights": "pretrained",
         "epochs": 5,

@@ -29,8 +29,8 @@ class LwF(Method):
     reference = "Li and Hoiem, Learning without Forgetting, ECCV 2016"
     Config = LwFConfig
     config: LwFConfig
-    plain_base = True
-    plain = {"weight": 0.0}
+    base_is_finetuning = True
+    finetuning_options = {"weight": 0.0}
 
     def wants_teacher(self) -> bool:
         """Unless it would not count."""
@@ -41,7 +41,7 @@ class LwF(Method):
         now = self.student(batch.images)
         terms = {"classification": self.classification(now.logits, batch.labels)}
         if self.teacher is not None:
-            before = self.before(batch.images)
+            before = self.teacher_output(batch.images)
             distance = sigmoid_distillation(now.logits, before.logits, self.config.temperature).mean()
             terms["distillation"] = self.config.weight * distance
         return terms

@@ -40,8 +40,8 @@ class OEWC(Method):
     reference = "Schwarz et al., Progress & Compress, ICML 2018"
     Config = OEWCConfig
     config: OEWCConfig
-    plain_base = True
-    plain = {"weight": 0.0}
+    base_is_finetuning = True
+    finetuning_options = {"weight": 0.0}
 
     def __init__(self, config: OEWCConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         super().__init__(config, backbone, task, budget)

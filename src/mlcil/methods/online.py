@@ -43,8 +43,8 @@ class PRS(Rehearsal):
     buffer_use = "required"
     Config = OnlineConfig
     config: OnlineConfig
-    recipe = ONLINE
-    plain = {}
+    setting_defaults = ONLINE
+    finetuning_options = {}
     takes_every_epoch = False  # the stream passes once; further epochs see the memory it left
 
     def policy(self) -> Policy:

@@ -33,7 +33,7 @@ class PODNet(KD):
     reference = "Douillard et al., PODNet, ECCV 2020"
     Config = PODNetConfig
     config: PODNetConfig
-    plain = {"feature_weight": 0.0, "spatial_weight": 0.0}
+    finetuning_options = {"feature_weight": 0.0, "spatial_weight": 0.0}
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """Linear heads, on a backbone that keeps its stages' maps."""

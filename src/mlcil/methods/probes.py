@@ -26,7 +26,7 @@ class Probes(Method):
     family = "bound"
     reference = "common practice"
     Config = ProbesConfig
-    recipe = {"base_lr": 3e-3, "lr": 3e-3}  # nothing but linear heads is trained
+    setting_defaults = {"base_lr": 3e-3, "lr": 3e-3}  # nothing but linear heads is trained
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """Linear heads on features that never change."""

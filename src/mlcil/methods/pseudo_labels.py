@@ -158,7 +158,7 @@ def _widened(values: Tensor, length: int, fill: float) -> Tensor:
     return torch.cat([values, values.new_full((length - len(values),), fill)])
 
 
-def restore(labels: Tensor, pseudo: Tensor) -> Tensor:
+def fill_unknown(labels: Tensor, pseudo: Tensor) -> Tensor:
     """Fill the unknown entries of the old columns with pseudo labels.
 
     Arguments:

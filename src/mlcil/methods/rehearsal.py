@@ -129,9 +129,9 @@ class Rehearsal(Method):
 
     def notes(self) -> dict[str, Any]:
         """How many exemplars there are."""
-        return super().notes() | ({"exemplars": self.kept()} if self.budget else {})
+        return super().notes() | ({"exemplars": self.exemplar_count()} if self.budget else {})
 
-    def kept(self) -> int:
+    def exemplar_count(self) -> int:
         """How many images of earlier sessions can still be seen."""
         return len(self.buffer)
 

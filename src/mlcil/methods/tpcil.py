@@ -46,8 +46,8 @@ class TPCIL(Rehearsal):
     buffer_use = "required"
     Config = TPCILConfig
     config: TPCILConfig
-    plain_base = True
-    plain = {"weight": 0.0}
+    base_is_finetuning = True
+    finetuning_options = {"weight": 0.0}
 
     def __init__(self, config: TPCILConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.pairs == "hebbian" and config.selection != "graph":

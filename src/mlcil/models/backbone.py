@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import UserError, unknown_name
 from .convolutions import copied_in_place, make_quick, spare_copies, uncounted
-from .small import SmallConvNet
+from .small_conv import SmallConvNet
 from .stages import freeze, frozen_prefix, module_chain, segments, stage_modules, stage_parameters
 
 SMALL = "small_conv"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..memory.statistics import Statistics
+from .statistics import Statistics
 
 ASKED = 100  # classes that the choice of a strength listens to, so that it costs no more with a thousand
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
@@ -36,7 +36,7 @@ class Solution(NamedTuple):
     error: float
 
 
-class Meaning(NamedTuple):
+class ScoreCalibration(NamedTuple):
     """What a class's score s means: the probability is sigmoid(slope s + offset), and s > threshold says present.
 
     Attributes:
@@ -89,7 +89,7 @@ def choose_ridge(statistics: Statistics) -> Solution:
     return at(best) if asked is statistics else solve(statistics, at(best).ridge)
 
 
-def meaning(statistics: Statistics, solution: Solution) -> Meaning:
+def score_calibration(statistics: Statistics, solution: Solution) -> ScoreCalibration:
     """What scores mean, from the sums alone: two Gaussians of one variance, images with the class and without.
 
     An image of the sums had a part in its own score, `Solution.freedom`, which a new image has not; the means are
@@ -111,7 +111,7 @@ def meaning(statistics: Statistics, solution: Solution) -> Meaning:
     offset = torch.log(share / (1 - share)) - slope * (high + low) / 2
     threshold = _best_threshold(high, low, spread.sqrt(), share)
     seen = statistics.positives > 0
-    return Meaning(
+    return ScoreCalibration(
         torch.where(seen, slope, 1.0), torch.where(seen, offset, ABSENT), torch.where(seen, threshold, math.inf)
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .small import SmallConvNet
+from .small_conv import SmallConvNet
 
 
 def stage_parameters(net: Any) -> list[list[str]]:

@@ -16,8 +16,8 @@ from ..core.errors import UserError
 from ..data.decoding import BadImage, decode, resized
 from ..data.images import PRESENT, LabelledImages
 from ..data.sources import load
-from ..training.restore import TrainedRun, open_run, read_images
-from .explanation import MOST, check_has_maps, explain
+from ..serving.explanation import MOST, check_has_maps, explain
+from ..serving.trained_run import TrainedRun, open_run, read_images
 from .explanation_drawing import draw, save
 
 if TYPE_CHECKING:

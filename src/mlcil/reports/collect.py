@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..benchmarks.grid import GRID_FILE
-from ..benchmarks.presets import Preset, all_presets
 from ..core.config import about, as_dict
 from ..core.errors import UserError
 from ..core.files import read_json
 from ..evaluation.results import load_results
+from ..experiments.grid import GRID_FILE
+from ..experiments.presets import Preset, all_presets
 from ..methods.registry import method_class
 from ..training.config import RunSettings, flatten, make_config, read_config
 from ..training.folder import parse_lines
@@ -62,7 +62,7 @@ class RunRecord:
 
     @cached_property
     def pseudo_labels(self) -> dict[int, Mapping[str, Any]]:
-        """What the run tells of each session's pseudo labels, by session; see `evaluation.audit`."""
+        """What the run tells of each session's pseudo labels, by session; see `evaluation.pseudo_label_quality`."""
         lines = [line for line in self.metrics if isinstance(line.get("pseudo_labels"), Mapping)]
         told = {int(line["session"]): line["pseudo_labels"] for line in lines if "session" in line}
         # An older run tells part of it in its notes.

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from ..core.files import write_atomically
-from .explanation import Explanation, Tag
+from ..serving.explanation import Explanation, Tag
 from .style import INK, SOFT, cut, house_style, styled
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import __version__
 from ..core.config import identity
-from ..core.files import held
+from ..core.files import file_lock
 from ..data.pixel_cache import FORMAT
 from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
@@ -54,7 +54,9 @@ class SharedBase:
             yield
             return
         lock = self.file.with_suffix(".lock")
-        with held(lock, lambda: say("waiting for the first session, which another run is training")) as self.waited:
+        with file_lock(
+            lock, lambda: say("waiting for the first session, which another run is training")
+        ) as self.waited:
             yield
 
     def take(self) -> dict[str, Any] | None:

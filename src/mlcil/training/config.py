@@ -138,7 +138,7 @@ def make_config(
         if key not in names and key not in own_names:
             raise unknown_name(f"key for method {method.name}", key, (*names, *own_names))
         (shared if key in names else own)[key] = value
-    settings = build(RunSettings, {**method.recipe, **shared}, where)
+    settings = build(RunSettings, {**method.setting_defaults, **shared}, where)
     _check_buffer(method, Budget.parse(settings.buffer))
     return RunConfig(settings, build(method.Config, own, f"options of {method.name}"))
 

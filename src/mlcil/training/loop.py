@@ -102,7 +102,7 @@ class SessionTraining:
         method, settings, fabric = self.method, self.settings, self.fabric
         position, began = start or Position(), time.monotonic()
         saved_at, spent = began, position.seconds
-        method.student, method.together = self.student, lambda rows: gather_rows(rows, fabric)
+        method.student, method.gather = self.student, lambda rows: gather_rows(rows, fabric)
         method.tagger.train()
         for epoch in range(self.epochs):
             plan, draws = self._plan(epoch)
@@ -133,7 +133,7 @@ class SessionTraining:
         if fabric.world_size > 1:  # batch statistics differ between processes; the first one's count
             for value in method.tagger.state_dict().values():
                 torch.distributed.broadcast(value, src=0)
-        method.student, method.together = method.tagger, lambda rows: rows
+        method.student, method.gather = method.tagger, lambda rows: rows
         return position
 
     def part_done(self, position: Position) -> float:

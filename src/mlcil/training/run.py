@@ -23,8 +23,8 @@ from ..core.randomness import derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.loading import BatchLoader, BatchSource
 from ..data.protocol import Session
-from ..evaluation.audit import audit_pseudo_labels
 from ..evaluation.calibration import Calibration, stored_thresholds
+from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from ..methods.base import State, TrainingSet
@@ -257,7 +257,7 @@ class _Run:
         pseudo, notes = self.method.pseudo_labels(), self.method.notes()
         if pseudo is not None:
             truth = self.data.protocol.data.train.labels[session.indices, : session.first]
-            found = {key: notes.get(key) for key in ("threshold", "target")} | audit_pseudo_labels(pseudo, truth)
+            found = {key: notes.get(key) for key in ("threshold", "target")} | pseudo_label_quality(pseudo, truth)
             self.folder.log({"session": session.number, "epoch": 0, "pseudo_labels": found})
 
     def _keep(

@@ -1,0 +1,35 @@
+"""How right pseudo labels are, against the truth that no method sees. A run writes it down; training never reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.images import ABSENT, PRESENT
+
+
+def pseudo_label_quality(pseudo: NDArray[np.bool_], truth: NDArray[np.int8]) -> dict[str, Any]:
+    """Precision and recall of pseudo labels in percent, and how many there are per image.
+
+    Arguments:
+        pseudo: (N, K) true where a method takes an old class for present.
+        truth: (N, K) of 1, 0 or -1; unknown entries are left out.
+
+    Returns:
+        per_image, true_per_image, precision (None without a pseudo label), recall (None without a true label)
+        and images.
+    """
+    if pseudo.shape != truth.shape:
+        raise ValueError(f"Got pseudo labels {pseudo.shape} for labels {truth.shape}, expected the same shape")
+    right = int((pseudo & (truth == PRESENT)).sum())
+    claimed = right + int((pseudo & (truth == ABSENT)).sum())
+    present = int((truth == PRESENT).sum())
+    return {
+        "images": len(pseudo),
+        "per_image": float(pseudo.sum() / len(pseudo)),
+        "true_per_image": present / len(pseudo),
+        "precision": 100 * right / claimed if claimed else None,
+        "recall": 100 * right / present if present else None,
+    }

@@ -1,0 +1,39 @@
+"""What the words of `mlcil grid` stand for."""
+
+from typing import Any
+
+import pytest
+
+from mlcil.cli.grid import GridRequest
+from mlcil.core.errors import UserError
+
+
+def request(**given: Any) -> GridRequest:
+    nothing = {"file": None, "preset_group": None, "presets": None, "methods": None}
+    return GridRequest(**{**nothing, "protocols": "B0-C2", "seeds": "0", "changes": {}, **given})
+
+
+@pytest.mark.parametrize(
+    ("protocols", "expected"),
+    [
+        ("B0-C2,B4-C2", ["B0-C2", "B4-C2"]),
+        ("0,1|2,3", ["0,1|2,3"]),
+        ("B0-C2; 0,1|2,3", ["B0-C2", "0,1|2,3"]),
+    ],
+)
+def test_protocols_are_divided_by_commas_or_semicolons(protocols: str, expected: list[str]) -> None:
+    runs = request(methods="ft", protocols=protocols).runs()
+    assert [run.config.settings.protocol for run in runs] == expected
+
+
+def test_presets_by_name_come_in_the_order_given() -> None:
+    names = ["coco-b0-c10/krt", "coco-b0-c10/ft"]
+    runs = request(presets=",".join(names), changes={"data": "coco:x"}, seeds="1,0").runs()
+    assert [(run.config.settings.preset, run.config.settings.seed) for run in runs] == [
+        (name, seed) for name in names for seed in (1, 0)
+    ]
+
+
+def test_an_empty_word_is_a_mistake() -> None:
+    with pytest.raises(UserError, match="got 'ft,,er', expected names with ',' between them"):
+        request(methods="ft,,er").runs()

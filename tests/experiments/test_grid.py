@@ -1,0 +1,183 @@
+"""A grid of real, tiny runs: it finishes, survives a kill and a failure, and gives the same numbers whoever runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from mlcil import testing as checks
+from mlcil.core.errors import UserError
+from mlcil.experiments.grid import GRID_FILE, Grid, GridRun, View
+from mlcil.experiments.plan import method_runs
+from mlcil.training.config import make_config
+from mlcil.training.run import run
+
+TINY = {key: value for key, value in checks.TINY.items() if key != "protocol"}
+
+
+def plan(methods, seeds=(0,), **changes):
+    return method_runs(methods, ["B4-C3"], seeds, TINY | changes)
+
+
+def results(out):
+    """results.json of every run below a folder, without what depends on the clock."""
+    found = {}
+    for file in sorted(out.rglob("results.json")):
+        record = json.loads(file.read_text())
+        for session in record["sessions"]:
+            del session["train_seconds"]
+        found[str(file.parent.relative_to(out))] = record
+    return found
+
+
+def states(out):
+    return {one["name"]: one["status"] for one in json.loads((out / GRID_FILE).read_text())["runs"]}
+
+
+class Notes(View):
+    """Remembers what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def changed(self, grid, progress):
+        self.told.append((progress.run.name, progress.status))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A grid of two methods, run to its end with a run in it that fails."""
+    out = tmp_path_factory.mktemp("grid") / "whole"
+    runs = plan(["ft", "lwf"])
+    broken = make_config({**TINY, "method": "ft", "protocol": "B4-C3", "clip_norm": 1, "lr": 1e30, "base_lr": 1e30})
+    grid = Grid([GridRun("broken", broken), *runs], out, jobs=2)
+    grid.execute()
+    return grid
+
+
+def test_one_failure_stops_none_of_the_others(finished):
+    assert states(finished.out) == {
+        "broken": "failed",
+        "B4-C3/ft/seed-0": "done",
+        "B4-C3/lwf/seed-0": "done",
+    }
+    (failed,) = finished.of_status("failed")
+    assert "loss is not finite" in failed.error
+    assert "\n" not in failed.error
+
+
+def test_a_run_of_a_grid_is_that_of_the_same_command_alone(finished, tmp_path):
+    name = "B4-C3/lwf/seed-0"  # whose first session another run has trained
+    (one,) = [progress for progress in finished.progress if progress.run.name == name]
+    run(one.run.config, tmp_path / "alone")
+    assert results(tmp_path / "alone")["."] == results(finished.out)[name]
+    assert one.last_map == pytest.approx(results(tmp_path / "alone")["."]["last_map"])
+
+
+def test_first_sessions_are_trained_once(finished):
+    assert len(list((finished.out / "bases").glob("*.safetensors"))) == 1
+    taken = [
+        name
+        for name in ("ft", "lwf")
+        if "is taken from" in (finished.out / f"logs/B4-C3/{name}/seed-0.log").read_text()
+    ]
+    assert len(taken) == 1
+
+
+def test_what_is_done_is_not_run_again(finished):
+    notes = Notes()
+    again = Grid(plan(["ft", "lwf"]), finished.out, jobs=2)
+    again.execute(view=notes)
+    assert notes.told == []
+    assert set(states(finished.out).values()) == {"done"}
+
+
+def test_another_configuration_is_not_taken_for_done(finished):
+    grid = Grid(plan(["ft"], epochs=1), finished.out)
+    grid._find_done()
+    assert [one.status for one in grid.progress] == ["waiting"]
+
+
+def test_the_same_grid_on_ray_gives_the_same_numbers(finished, tmp_path):
+    pytest.importorskip("ray", reason="needs the extra mlcil[ray]")
+    runs = plan(["ft", "lwf"])
+    grid = Grid(runs, tmp_path / "ray", jobs=2)
+    grid.execute("ray")
+    assert set(states(grid.out).values()) == {"done"}
+    expected = results(finished.out)
+    assert results(grid.out) == {one.name: expected[one.name] for one in runs}
+
+
+def test_a_killed_grid_takes_its_runs_along_and_is_continued(finished, tmp_path):
+    out = tmp_path / "killed"
+    listed = {"settings": TINY | {"protocol": "B4-C3"}, "runs": {"ft": {"method": "ft"}}}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(listed))
+    command = [sys.executable, "-m", "mlcil", "grid", str(tmp_path / "grid.yaml"), "--out", str(out), "--jobs", "1"]
+    process = subprocess.Popen([*command, "--no-report"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (out / "ft/seed-0/session-01/state.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert states(out)["ft/seed-0"] == "running"
+    wait_for_the_lock(out / "ft/seed-0/.lock")  # held by the run until it notices
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(states(out).values()) == {"done"}
+    whole = results(finished.out)
+    assert results(out) == {"ft/seed-0": whole["B4-C3/ft/seed-0"]}
+    assert (out / "report" / "index.html").exists()
+
+
+def wait_for_the_lock(file):
+    import fcntl
+
+    lock = os.open(file, os.O_RDWR)
+    for _ in range(200):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.05)
+    else:
+        raise AssertionError("the run outlived its grid")
+    os.close(lock)
+
+
+def test_two_grids_do_not_share_a_folder(tmp_path):
+    lock = Grid(plan(["ft"]), tmp_path / "grid")._claim()
+    with pytest.raises(UserError, match="another grid is at work"):
+        Grid(plan(["ft"]), tmp_path / "grid").execute()
+    os.close(lock)
+
+
+def test_a_grid_needs_runs_of_different_names(tmp_path):
+    with pytest.raises(UserError, match="no runs"):
+        Grid([], tmp_path)
+    for name in ("../elsewhere", "/elsewhere", " "):
+        with pytest.raises(UserError, match="must not lead out"):
+            Grid([GridRun(name, plan(["ft"])[0].config)], tmp_path)
+    with pytest.raises(UserError, match="same name: B4-C3/ft/seed-0"):
+        Grid([*plan(["ft"]), *plan(["ft"])], tmp_path)
+
+
+def test_a_run_that_cannot_be_started_ends_the_grid_by_its_own_error(tmp_path):
+    (tmp_path / "logs").write_text("a file")
+    grid = Grid(plan(["ft"]), tmp_path)
+    with pytest.raises(UserError, match="logs"):
+        grid.execute()
+    assert [one.status for one in grid.progress] == ["waiting"]
+
+
+def test_the_time_left_is_guessed_from_what_ended(tmp_path):
+    grid = Grid(plan(["ft"], range(5)), tmp_path, jobs=2)
+    assert grid.seconds_left() is None
+    done, running, *_ = grid.progress
+    done.status, done.seconds = "done", 10.0
+    running.status, running.seconds = "running", 4.0
+    assert grid.seconds_left() == (6 + 3 * 10) / 2
