@@ -24,12 +24,12 @@ import torch
 from measure import Job, Ratio, medians, report
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.transforms import v2
 
-from mlcil.data.augmentation import AUGMENTATIONS, Cutout, augment, make_augmentation, normalise
+from mlcil.core.cache import DiskCache
+from mlcil.data.augmentation import AUGMENTATIONS, augment, make_augmentation, normalise
 from mlcil.data.decoding import decode
 from mlcil.data.images import LabelledImages
-from mlcil.data.loading import BatchLoader
+from mlcil.data.loading import PixelFeed, Preparation
 from mlcil.data.pixels import PixelStore, open_pixels
 from mlcil.data.sources import load
 from mlcil.models.backbone import Backbone
@@ -112,17 +112,15 @@ def over(function: Callable[[Any], Any], items: Sequence[Any]) -> None:
 
 
 def measure_augmentation(pixels: NDArray[np.uint8]) -> Iterator[Ratio]:
-    """What each augmentation costs, and RandAugment against torchvision's own."""
+    """What each augmentation costs."""
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-    seeds, theirs = range(len(images)), v2.Compose([Cutout(), v2.RandAugment()])
+    seeds = range(len(images))
     jobs: dict[str, Job] = {
         name: partial(processor_time, augment, images, make_augmentation(name), seeds) for name in AUGMENTATIONS
     }
-    jobs["torchvision"] = partial(processor_time, lambda: augment(images.contiguous(), theirs, seeds))
     seconds = medians(jobs)
     for name in AUGMENTATIONS:
         yield Ratio(f"augment, {name}", len(images) / seconds[name], unit="images/s")
-    yield Ratio("randaugment: torchvision's / ours", seconds["torchvision"] / seconds["randaugment"], at_least=1)
 
 
 def measure_batches(pixels: NDArray[np.uint8]) -> Ratio:
@@ -148,7 +146,7 @@ def measure_batches(pixels: NDArray[np.uint8]) -> Ratio:
 
 def loader_of(store: PixelStore, augmentation: str, workers: int) -> Callable[[], None]:
     """A job that reads a short epoch."""
-    loader = BatchLoader(store, MEAN, STD, make_augmentation(augmentation), workers)
+    loader = PixelFeed(store, Preparation(MEAN, STD), make_augmentation(augmentation), workers)
     positions = np.arange(STEPS * BATCH)
     rows, labels = positions % len(store), np.zeros((len(positions), 1), np.int8)
     parts, keys = list(positions.reshape(STEPS, BATCH)), [(0, step) for step in range(STEPS)]
@@ -225,7 +223,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         images, groups = gather(parser.parse_args().data, folder)
-        store = open_pixels(images, SIZE, cache=folder / "cache", limit_bytes=10**9).store
+        store = open_pixels(images, SIZE, cache=DiskCache(folder / "cache", 10**9)).store
         pixels = store[np.arange(64) % len(store)]
         with threads(1):
             ratios = [*measure_decoding(groups), *measure_augmentation(pixels), measure_batches(pixels[:BATCH])]

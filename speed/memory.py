@@ -1,4 +1,4 @@
-"""The most memory that a training step needs: KRT against its backbone alone, as sessions grow, and with checkpointing.
+"""The most memory that a training step needs: KRT against its backbone alone, and as sessions grow.
 
 Peak resident memory of a process of its own, less what it held before the model was made. `make speed` runs this.
 """
@@ -10,7 +10,7 @@ import resource
 from typing import Any
 
 from measure import Ratio, report
-from step import backbone_step, grown, literal_step, made_up, our_step, stepper
+from step import backbone_step, grown, literal_step, made_up, our_step
 
 from mlcil.core.allocation import keep_freed_memory
 from mlcil.training.optimiser import make_optimiser
@@ -18,20 +18,12 @@ from mlcil.training.optimiser import make_optimiser
 NET, BATCH = "tresnet_m", 16
 
 
-def checkpointed_step(net: str, batch: int, sessions: int) -> Any:
-    """Our step with activations computed again in the backward pass."""
-    keep_freed_memory()
-    method, data = grown(net, sessions), made_up(batch, sessions)
-    method.tagger.backbone.checkpoint()
-    return stepper(method, data, make_optimiser(method.tagger, 1e-4, 1.0, 1e-4))
-
-
 def student_step(net: str, batch: int, sessions: int) -> Any:
     """The backbone alone: one network, no teacher."""
     keep_freed_memory()
     method, data = grown(net, sessions), made_up(batch, sessions)
     method.teacher = None
-    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
+    optimiser = make_optimiser(method.tagger, 1e-4, 1e-4)
     backbone = method.tagger.backbone
 
     def step() -> None:
@@ -69,7 +61,6 @@ def main() -> None:
         "krt, session 2": peak(our_step, NET, BATCH, 2),
         "krt, session 8": peak(our_step, NET, BATCH, 8),
         "krt, session 32": peak(our_step, NET, BATCH, 32),
-        "krt, session 8, checkpointing": peak(checkpointed_step, NET, BATCH, 8),
         "literal, session 8": peak(literal_step, NET, BATCH, 8),
     }
     eight = megabytes["krt, session 8"]
@@ -80,7 +71,6 @@ def main() -> None:
             *(Ratio(name, value, unit="MB") for name, value in megabytes.items()),
             Ratio("krt in session 8 / backbone alone", eight / megabytes["backbone alone"]),
             Ratio("krt in session 32 / session 2", megabytes["krt, session 32"] / megabytes["krt, session 2"]),
-            Ratio("checkpointing / without, session 8", megabytes["krt, session 8, checkpointing"] / eight),
         ],
     )
 

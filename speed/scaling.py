@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mlcil.data.augmentation import make_augmentation
 from mlcil.data.images import DataSet, LabelledImages
-from mlcil.data.loading import Batch, BatchLoader
+from mlcil.data.loading import Batch, PixelFeed, Preparation
 from mlcil.data.pixels import MemoryPixels
 from mlcil.data.protocol import Session, make_protocol
 from mlcil.memory.buffer import Budget
@@ -103,7 +103,8 @@ def make_training(rank: int, world: int, port: int) -> Job:
     sessions, pixels = made_up(STEPS * BATCH * world, 2)
     method = krt_in(sessions, "mobilenetv2_100")
     backbone, settings = method.tagger.backbone, RunSettings(epochs=1, batch_size=BATCH * world)
-    loader = BatchLoader(MemoryPixels(pixels, SIZE), backbone.mean, backbone.std, make_augmentation(settings.augment))
+    prepare = Preparation(backbone.mean, backbone.std)
+    loader = PixelFeed(MemoryPixels(pixels, SIZE), prepare, make_augmentation(settings.augment))
     training = SessionTraining(method, 2, method.training_set(sessions[1]), settings, fabric, loader)
 
     def job() -> float:
@@ -180,7 +181,9 @@ def measure_input() -> float:
     """Images per second that one core prepares with RandAugment, from pixels in memory."""
     count = 256
     pixels = np.random.default_rng(0).integers(0, 256, (count, SIZE, SIZE, 3), np.uint8)
-    loader = BatchLoader(MemoryPixels(pixels, SIZE), (0.5,) * 3, (0.5,) * 3, make_augmentation("randaugment"))
+    loader = PixelFeed(
+        MemoryPixels(pixels, SIZE), Preparation((0.5,) * 3, (0.5,) * 3), make_augmentation("randaugment")
+    )
     parts, labels = list(np.arange(count).reshape(-1, GLOBAL_BATCH)), np.zeros((count, 1), np.int8)
 
     def job() -> float:

@@ -180,9 +180,9 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     values = settings(folder / "table.csv", names, options)
     kinds: dict[str, dict[str, Any]] = {
         "same": {},
-        "early": {"freeze_stages": options.freeze},
-        "kept": {"freeze_stages": options.freeze, "reuse_frozen": True},
-        "frozen": {"backbone_mode": "frozen"},
+        "early": {"freeze": str(options.freeze)},
+        "kept": {"freeze": str(options.freeze), "keep_features": True},
+        "frozen": {"freeze": "all", "keep_features": True},
     }
     seconds = {}
     for name, changes in kinds.items():

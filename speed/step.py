@@ -65,7 +65,7 @@ def our_step(net: str, batch: int, sessions: int) -> Job:
     """A step of this library."""
     keep_freed_memory()
     method, data = grown(net, sessions), made_up(batch, sessions)
-    return stepper(method, data, make_optimiser(method.tagger, 1e-4, 1.0, 1e-4))
+    return stepper(method, data, make_optimiser(method.tagger, 1e-4, 1e-4))
 
 
 def literal_step(net: str, batch: int, sessions: int) -> Job:
@@ -112,7 +112,7 @@ def other_parts(net: str, batch: int, sessions: int) -> Job:
     given = maps.clone(memory_format=torch.preserve_format).requires_grad_()
     method.tagger.backbone.requires_grad_(False)
     start_at_maps((method.tagger, method.teacher), True)
-    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
+    optimiser = make_optimiser(method.tagger, 1e-4, 1e-4)
     step = stepper(method, Batch(given, data.labels, data.indices), optimiser)
 
     def from_maps() -> None:
@@ -125,7 +125,7 @@ def other_parts(net: str, batch: int, sessions: int) -> Job:
 def start_at_maps(taggers: Sequence[Tagger], yes: bool) -> None:
     """Let taggers take feature maps in place of images, or no longer."""
     for tagger in taggers:
-        tagger.backbone._whole = tagger.backbone.starts_at_prefix = yes
+        tagger.backbone._cut = len(tagger.backbone._layers) if yes else 0
 
 
 def check(net: str) -> None:
@@ -148,7 +148,7 @@ def parts(net: str, batch: int, sessions: int) -> dict[str, float]:
     """Where the time of our step goes, as shares of the whole."""
     keep_freed_memory()
     method, data = grown(net, sessions), made_up(batch, sessions)
-    optimiser = make_optimiser(method.tagger, 1e-4, 1.0, 1e-4)
+    optimiser = make_optimiser(method.tagger, 1e-4, 1e-4)
     seconds: dict[str, list[float]] = {}
 
     @contextmanager

@@ -180,6 +180,7 @@ def _check_round_trip(trial: _Trial, file: Path) -> Method:
 def _check_growth(trial: _Trial, method: Method, sizes: Sequence[int]) -> None:
     size = trial.config().settings.image_size
     images = torch.rand(6, 3, size, size, generator=torch.Generator().manual_seed(0))
+    images = method.tagger.backbone.stem(images)
     method.tagger.eval()
     with torch.no_grad():
         before = method.tagger(images).logits

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mlcil.core.cache import CachedRows, DiskCache
 from mlcil.core.errors import UserError
-from mlcil.data import decoding, pixel_cache
+from mlcil.data import decoding
 from mlcil.data.images import LabelledImages
-from mlcil.data.pixels import CachedPixels, DecodedPixels, OpenedPixels, PixelStore, decode, open_pixels
+from mlcil.data.pixels import DecodedPixels, OpenedPixels, PixelStore, decode, open_pixels
 
 SIZE, MANY = 12, 10**9
 ENTRY = SIZE * SIZE * 3  # bytes of one image in the cache
@@ -23,6 +24,7 @@ SLOW_BUILDER = """
 import sys, time
 from pathlib import Path
 import numpy as np
+from mlcil.core.cache import DiskCache
 from mlcil.data import decoding
 from mlcil.data.images import LabelledImages
 from mlcil.data.pixels import open_pixels
@@ -35,7 +37,7 @@ def slow(path, content, size):
 decoding._decoded = slow
 paths = tuple(map(str, sorted(Path(sys.argv[1]).iterdir())))
 images = LabelledImages(paths, np.zeros((len(paths), 1), np.int8), ("a",), "train")
-opened = open_pixels(images, 12, cache=Path(sys.argv[2]), limit_bytes=10**9, workers=1)
+opened = open_pixels(images, 12, cache=DiskCache(Path(sys.argv[2]), 10**9), workers=1)
 print(int(opened.store[np.arange(len(paths))].sum()), type(opened.store).__name__)
 """
 
@@ -45,7 +47,7 @@ def indexed(paths: list[Path]) -> LabelledImages:
 
 
 def opened(images: LabelledImages, cache: Path | None, limit: int = MANY) -> OpenedPixels:
-    return open_pixels(images, SIZE, cache=cache, limit_bytes=limit)
+    return open_pixels(images, SIZE, cache=None if cache is None else DiskCache(cache, limit))
 
 
 def everything(store: PixelStore) -> np.ndarray:
@@ -57,7 +59,7 @@ def expected(images: LabelledImages) -> np.ndarray:
 
 
 def entries(cache: Path) -> set[str]:
-    return {path.stem for path in cache.glob("*.u8")}
+    return {path.stem for path in cache.glob("*.rows")}
 
 
 def slow_builder(folder: Path, cache: Path, log: Path) -> subprocess.Popen[str]:
@@ -76,11 +78,10 @@ def test_cache_equals_decoding_and_decodes_once(tmp_path, decoded, write_images)
     images, progress = write_images(tmp_path / "images", 70), []
     wanted = expected(images)
     decoded.clear()
-    first = open_pixels(
-        images, SIZE, cache=tmp_path / "cache", limit_bytes=MANY, on_progress=lambda *at: progress.append(at)
-    )
-    assert isinstance(first.store, CachedPixels)
-    assert (len(first.store), first.store.size, first.bad, first.note) == (70, SIZE, {}, None)
+    cache = DiskCache(tmp_path / "cache", MANY)
+    first = open_pixels(images, SIZE, cache=cache, on_progress=lambda *at: progress.append(at))
+    assert isinstance(first.store, CachedRows)
+    assert (len(first.store), first.bad, first.note) == (70, {}, None)
     assert np.array_equal(everything(first.store), wanted)
     assert sorted(decoded) == list(images.paths)
     assert progress == [(64, 70), (70, 70)]
@@ -100,7 +101,7 @@ def test_key_follows_content_order_and_size_not_paths(tmp_path, write_images):
         assert len(entries(cache)) == 1
     opened(images.subset(np.array([1, 0, 2, 3, 4])), cache)
     assert len(entries(cache)) == 2
-    open_pixels(images, SIZE + 1, cache=cache, limit_bytes=MANY)
+    open_pixels(images, SIZE + 1, cache=DiskCache(cache, MANY))
     assert len(entries(cache)) == 3
     Image.new("RGB", (9, 9), "red").save(images.paths[2])
     changed = opened(images, cache)
@@ -136,7 +137,7 @@ def test_two_builders_at_once_build_once(tmp_path, write_images):
         slow_builder(tmp_path / "images", cache, log) as two,
     ):
         outputs = [builder.communicate()[0].split() for builder in (one, two)]
-    assert outputs == [[str(expected(images).sum()), "CachedPixels"]] * 2
+    assert outputs == [[str(expected(images).sum()), "CachedRows"]] * 2
     assert sorted(log.read_text().split()) == list(images.paths)
 
 
@@ -144,7 +145,7 @@ def test_two_builders_at_once_build_once(tmp_path, write_images):
 def test_a_damaged_entry_is_rebuilt(tmp_path, damage, write_images):
     images, cache = write_images(tmp_path / "images"), tmp_path / "cache"
     opened(images, cache)
-    manifest, data = next(cache.glob("*.json")), next(cache.glob("*.u8"))
+    manifest, data = next(cache.glob("*.json")), next(cache.glob("*.rows"))
     if damage == "no manifest":
         manifest.unlink()
     elif damage == "short":
@@ -162,12 +163,12 @@ def test_the_least_recently_used_entry_makes_room(tmp_path, write_images):
         opened(images, cache, limit)
         (key,) = entries(cache) - set(keys)
         keys.append(key)
-        os.utime(cache / f"{key}.u8", (time.time() - age,) * 2)
+        os.utime(cache / f"{key}.rows", (time.time() - age,) * 2)
     opened(first, cache, limit)  # now the second is the oldest
     opened(third, cache, limit)
     assert keys[0] in entries(cache)
     assert keys[1] not in entries(cache)
-    assert sum(path.stat().st_size for path in cache.glob("*.u8")) <= limit
+    assert sum(path.stat().st_size for path in cache.glob("*.rows")) <= limit
 
 
 def test_an_entry_in_use_is_not_removed(tmp_path, write_images):
@@ -178,7 +179,7 @@ def test_an_entry_in_use_is_not_removed(tmp_path, write_images):
     assert isinstance(refused.store, DecodedPixels)
     assert np.array_equal(everything(used.store), expected(first))
     del used
-    assert isinstance(opened(second, cache, limit).store, CachedPixels)
+    assert isinstance(opened(second, cache, limit).store, CachedRows)
     assert len(entries(cache)) == 1
 
 
@@ -217,13 +218,14 @@ def test_a_file_size_limit_of_the_system_is_a_user_error(tmp_path, write_images)
 
 def test_a_file_changed_during_the_build_is_not_cached(tmp_path, monkeypatch, write_images):
     images = write_images(tmp_path / "images")
-    reserve = pixel_cache._reserve
+    digests = decoding.Decoding.digests
 
-    def change_then_reserve(entry, limit):
+    def changed_after(job):
+        found = digests(job)
         Path(images.paths[1]).unlink()
-        return reserve(entry, limit)
+        return found
 
-    monkeypatch.setattr(pixel_cache, "_reserve", change_then_reserve)
+    monkeypatch.setattr(decoding.Decoding, "digests", changed_after)
     with pytest.raises(UserError, match=r"001\.png changed while it was read"):
         opened(images, tmp_path / "cache")
     assert not entries(tmp_path / "cache")

@@ -88,7 +88,7 @@ class World:
 
         method = method or self.method
         method.tagger.train()
-        optimiser = make_optimiser(method.tagger, lr, 1.0, 1e-4)
+        optimiser = make_optimiser(method.tagger, lr, 1e-4)
         for _ in range(steps):
             optimiser.zero_grad()
             (64 * sum(method.losses(self.batch(session, method=method)).values())).backward()

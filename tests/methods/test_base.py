@@ -7,18 +7,13 @@ from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import Tagger
 
 
-def test_a_teacher_keeps_what_it_knows_and_shares_what_never_changes():
+def test_a_teacher_keeps_what_it_knows():
     torch.manual_seed(0)
-    tagger = Tagger(Backbone("small_conv", 16, freeze_stages=2))
+    tagger = Tagger(Backbone("small_conv", 16))
     tagger.grow(3)
     teacher = frozen_copy(tagger.train())
     assert not teacher.training
     assert not any(one.requires_grad for one in teacher.parameters())
-    own = {id(one) for one in (*tagger.parameters(), *tagger.buffers())}
-    shared = {name for name, one in teacher.state_dict(keep_vars=True).items() if id(one) in own}
-    assert shared == {
-        name for name in teacher.state_dict() if name.startswith(("backbone.net.blocks.0.", "backbone.net.blocks.1."))
-    }
     images = torch.randn(4, 3, 16, 16)
     with torch.no_grad():
         before = teacher(images).logits

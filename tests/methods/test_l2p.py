@@ -50,7 +50,7 @@ def exemplars(method, session):
 
 def step(method, batch):
     method.tagger.train()
-    optimiser = make_optimiser(method.tagger, 1e-2, 1.0, 1e-4)
+    optimiser = make_optimiser(method.tagger, 1e-2, 1e-4)
     sum(method.losses(batch).values()).backward()
     optimiser.step()
 

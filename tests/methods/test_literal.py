@@ -70,7 +70,7 @@ def test_losses_gradients_and_the_step_agree(literal, net, sessions):
     # The same gradients to both: what is left is Adam.
     for _, one, other in pairs:
         other.grad = None if one.grad is None else torch.empty_like(other).copy_(one.grad)
-    make_optimiser(method.tagger, 1e-3, 1.0, 1e-4).step()
+    make_optimiser(method.tagger, 1e-3, 1e-4).step()
     literal.literal_optimiser(student, 1e-3).step()
     for name, one, other in pairs:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10, msg=name)

@@ -2,8 +2,6 @@
 
 import json
 import math
-from copy import deepcopy
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,10 +14,10 @@ from mlcil.methods.podnet import PODNet, PODNetConfig
 from mlcil.models.backbone import Backbone
 
 
-def opened(world, number=2, text="B0-C2", freeze_stages=0, **options):
+def opened(world, number=2, text="B0-C2", **options):
     """A method that has learned `number` - 1 sessions and opened the next."""
     torch.manual_seed(0)
-    backbone = Backbone("small_conv", 16, freeze_stages)
+    backbone = Backbone("small_conv", 16)
     method = world.method = PODNet(PODNetConfig(**options), backbone, Task(None, 6), Budget())
     sessions = world.sessions(text)
     for session in sessions[: number - 1]:
@@ -128,39 +126,6 @@ def test_maps_do_not_pile_up(world):
         method.losses(world.batch(session))
         assert method.tagger.backbone.take_maps() == method.teacher.backbone.take_maps() == ()
         assert len(method.tagger(world.images).stages) == 4
-
-
-@pytest.mark.parametrize("frozen", [1, 2])
-def test_frozen_stages_count_with_distance_zero(world, frozen):
-    method, session = opened(world, freeze_stages=frozen)
-    world.train(session, 2)
-    method.tagger.eval()
-    batch = world.batch(session)
-    stages = literal_spatial(literal_maps(method.tagger, batch.images), literal_maps(method.teacher, batch.images))
-    assert stages[:frozen] == [0.0] * frozen
-    assert min(stages[frozen:]) > 0
-    with torch.no_grad():
-        term = method.losses(batch)["spatial"].item()
-    assert term == pytest.approx(5 / 64 * math.sqrt(2) * sum(stages) / 4, rel=1e-3)
-
-
-@pytest.mark.parametrize("frozen", [1, 2, 3])
-def test_going_on_from_the_frozen_stages_gives_the_same_terms(world, frozen):
-    method, session = opened(world, freeze_stages=frozen)
-    world.train(session, 2)
-    method.tagger.eval()
-    batch = world.batch(session)
-    with torch.no_grad():
-        whole = method.losses(batch)
-        part = replace(batch, images=deepcopy(method.tagger.backbone).prefix(batch.images))
-        for tagger in (method.tagger, method.teacher):
-            tagger.backbone.starts_at_prefix = True
-        assert len(method.tagger(part.images).stages) == 4 - frozen
-        rest = method.losses(part)
-    assert whole["spatial"].item() > 1e-4
-    assert {name: term.item() for name, term in rest.items()} == pytest.approx(
-        {name: term.item() for name, term in whole.items()}, rel=1e-5
-    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def made(attention=None, **shape):
     torch.manual_seed(0)
     with torch.enable_grad():
         backbone = Backbone("small_conv", 16)
-    backbone.freeze_all()
+    backbone.stop_training()
     values = {"expansion": 20, "window": 0.0} | shape
     return AnalyticTagger(backbone, FeatureShape(**values), attention, trains_base=attention is not None).eval()
 

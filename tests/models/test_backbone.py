@@ -15,6 +15,18 @@ NETS = ["small_conv", "test_vit", "test_resnet", "test_efficientnet", "test_conv
 REAL = {"deit_tiny_patch16_224": (192, 14), "mobilenetv2_100": (1280, 7), "tf_efficientnet_lite0": (1280, 7)}
 
 
+def frozen(name, size, amount):
+    """A backbone of which so much is frozen; the same weights each time."""
+    torch.manual_seed(0)
+    backbone = Backbone(name, size)
+    backbone.freeze(str(amount))
+    return backbone
+
+
+def whole(backbone, batch):
+    return backbone(backbone.stem(batch))
+
+
 def images(size, count=2, seed=0):
     """In the layout that `Backbone` gives its network: another one may be rounded differently."""
     made = torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
@@ -87,21 +99,21 @@ def test_normalisation_is_that_of_the_net(name):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("stages", [0, 1, 2])
 def test_freezing_fixes_the_first_stages_alone(name, stages):
-    backbone = Backbone(name, 64, freeze_stages=stages).train()
+    backbone = frozen(name, 64, stages).train()
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
-    features = backbone(images(64, 4))
+    features = whole(backbone, images(64, 4))
     features.square().mean().backward()
     named = {key: one for key, one in backbone.named_parameters() if not key.startswith("net.head.")}
-    frozen = {key for key, parameter in named.items() if not parameter.requires_grad}
+    fixed = {key for key, parameter in named.items() if not parameter.requires_grad}
     taught = {key for key, parameter in named.items() if parameter.grad is not None}
     every = set(named)
-    assert bool(frozen) == bool(stages)
-    assert not frozen & taught
-    assert frozen | taught == every
+    assert bool(fixed) == bool(stages)
+    assert not fixed & taught
+    assert fixed | taught == every
     moved = {key for key, value in backbone.state_dict().items() if not torch.equal(value, before[key])}
     for key, module in backbone.named_modules():
         if isinstance(module, nn.BatchNorm2d):
-            is_frozen = f"{key}.weight" in frozen
+            is_frozen = f"{key}.weight" in fixed
             assert (f"{key}.running_mean" in moved) != is_frozen
             assert module.training != is_frozen
 
@@ -109,36 +121,22 @@ def test_freezing_fixes_the_first_stages_alone(name, stages):
 def test_each_further_stage_freezes_more():
     counts = []
     for stages in range(8):
-        backbone = Backbone("test_vit", 64, freeze_stages=stages)
+        backbone = frozen("test_vit", 64, stages)
         counts.append(sum(not parameter.requires_grad for parameter in backbone.parameters()))
     assert counts == [0, 4, 16, 28, 40, 52, 64, 78]
 
 
 def test_a_transformer_keeps_training_what_is_not_frozen():
-    backbone = Backbone("test_vit", 64, freeze_stages=2).train()
+    backbone = frozen("test_vit", 64, 2).train()
     assert [block.training for block in backbone.net.blocks] == [False, True, True, True, True, True]
     assert all(module.training for module in backbone.net.blocks[1].modules())
 
 
 def test_frozen_stages_stay_in_evaluation_mode():
-    backbone = Backbone("small_conv", 32, freeze_stages=2)
+    backbone = frozen("small_conv", 32, 2)
     backbone.eval().train()
     norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
     assert [norm.training for norm in norms] == [False, False, True, True]
-
-
-@pytest.mark.parametrize(("name", "stages"), [("small_conv", 2), ("test_efficientnet", 3), ("test_resnet", 2)])
-def test_going_on_from_the_frozen_stages_gives_the_same_map(name, stages):
-    backbone, batch = Backbone(name, 64, freeze_stages=stages).eval(), images(64)
-    assert backbone.prefix_length > 0
-    whole, part = backbone(batch), backbone.prefix(batch)
-    assert not part.requires_grad
-    backbone.starts_at_prefix = True
-    assert torch.equal(backbone(part), whole)
-
-
-def test_a_transformer_has_no_part_to_cut_off():
-    assert Backbone("test_vit", 64, freeze_stages=2).prefix_length == 0
 
 
 def test_what_the_features_do_not_use_is_not_trained():
@@ -149,10 +147,10 @@ def test_what_the_features_do_not_use_is_not_trained():
 
 @pytest.mark.parametrize(("name", "most"), [("small_conv", 4), ("test_resnet", 5), ("test_vit", 7)])
 def test_too_many_stages(name, most):
-    assert not any(parameter.requires_grad for parameter in Backbone(name, 64, freeze_stages=most).parameters())
-    for count in (most + 1, -1):
-        with pytest.raises(UserError, match=f"got {count}, but {name} has 0 to {most} stages"):
-            Backbone(name, 64, freeze_stages=count)
+    assert not any(parameter.requires_grad for parameter in frozen(name, 64, most).parameters())
+    for count in (most + 1, -1, "some"):
+        with pytest.raises(UserError, match=f"got '{count}', expected none, all, or 0 to {most}, the stages of {name}"):
+            frozen(name, 64, count)
 
 
 @pytest.mark.parametrize("name", sorted(REAL))
@@ -176,11 +174,11 @@ def test_real_weights(shared, name):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("stages", [0, 1])
 def test_all_can_be_frozen(name, stages):
-    backbone = Backbone(name, 64, freeze_stages=stages)
-    backbone.freeze_all()
+    backbone = frozen(name, 64, stages)
+    backbone.freeze("all")
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
-    expected = backbone.eval()(images(64, 4))
-    features = backbone.train()(images(64, 4))
+    expected = whole(backbone.eval(), images(64, 4))
+    features = whole(backbone.train(), images(64, 4))
     assert not features.requires_grad
     assert torch.equal(features, expected)  # training mode makes no difference
     assert not any(parameter.requires_grad for parameter in backbone.parameters())
@@ -190,7 +188,7 @@ def test_all_can_be_frozen(name, stages):
 
 def test_a_frozen_net_is_in_evaluation_mode_at_once():
     backbone = Backbone("small_conv", 32).train()
-    backbone.freeze_all()
+    backbone.freeze("all")
     assert not any(module.training for module in backbone.net.modules())
 
 
@@ -271,20 +269,6 @@ def test_a_copy_keeps_its_own_maps(name):
     assert not any(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize(("name", "stages"), [("small_conv", 2), ("test_efficientnet", 3), ("test_resnet", 2)])
-def test_maps_after_the_frozen_stages_are_those_of_the_whole_pass(name, stages):
-    backbone, batch = Backbone(name, 64, freeze_stages=stages).eval(), images(64)
-    part = backbone.prefix(batch)
-    backbone.watch_stages()
-    backbone(batch)
-    whole = backbone.take_maps()
-    backbone.starts_at_prefix = True
-    backbone(part)
-    rest = backbone.take_maps()
-    assert 0 < len(rest) < len(whole) == backbone.watched == 4
-    assert all(torch.equal(one, other) for one, other in zip(rest, whole[-len(rest) :], strict=True))
-
-
 def test_a_net_that_names_no_stages_cannot_be_watched():
     backbone = Backbone("test_vit", 64)
     del backbone.net.feature_info
@@ -293,123 +277,57 @@ def test_a_net_that_names_no_stages_cannot_be_watched():
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_computing_the_frozen_stages_keeps_no_maps():
-    backbone = Backbone("small_conv", 32, freeze_stages=2).eval()
-    backbone.watch_stages()
-    backbone.prefix(torch.zeros(2, 3, 32, 32))
+CUTS = [("small_conv", 2), ("test_efficientnet", 3), ("test_resnet", 2), *((name, "all") for name in NETS)]
+
+
+@pytest.mark.parametrize(("name", "amount"), CUTS)
+def test_stem_and_trunk_are_the_network(name, amount):
+    backbone, batch = frozen(name, 64, amount).eval(), images(64)
+    assert backbone.has_stem
+    given = backbone.stem(batch)
+    assert not given.requires_grad
+    assert given.ndim == 4
+    assert torch.equal(backbone(given), frozen(name, 64, "none").eval()(batch))
+
+
+@pytest.mark.parametrize(("name", "amount"), [("small_conv", "none"), ("test_vit", 2), ("resmlp_12_224", 1)])
+def test_what_cannot_be_cut_has_no_stem(name, amount):
+    size = 224 if name == "resmlp_12_224" else 64
+    backbone = frozen(name, size, amount)
+    assert not backbone.has_stem
+    assert torch.equal(backbone.stem(images(size)), images(size))
+
+
+def test_stopping_training_leaves_the_stem_as_it_was():
+    backbone, batch = frozen("small_conv", 32, 2).eval(), images(32)
+    given, expected = backbone.stem(batch), whole(backbone, batch)
+    backbone.stop_training()
+    assert torch.equal(backbone(given), expected)
+    assert not any(parameter.requires_grad for parameter in backbone.parameters())
+
+
+@pytest.mark.parametrize(("name", "amount"), CUTS[:3])
+def test_only_the_trunk_gives_maps(name, amount):
+    backbone, entire = frozen(name, 64, amount).eval(), frozen(name, 64, "none").eval()
+    for one in (backbone, entire):
+        one.watch_stages()
+    given = backbone.stem(images(64))
     assert backbone.take_maps() == ()
+    backbone(given)
+    entire(images(64))
+    some, every = backbone.take_maps(), entire.take_maps()
+    assert 0 < len(some) < len(every) == backbone.watched == 4
+    assert all(torch.equal(one, other) for one, other in zip(some, every[-len(some) :], strict=True))
 
 
-@pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("stages", [0, 1])
-def test_checkpointing_changes_memory_and_nothing_else(name, stages):
-    torch.manual_seed(0)
-    plain = Backbone(name, 64, freeze_stages=stages).train()
-    sparing = deepcopy(plain)
-    sparing.checkpoint()
-    kept, results = [], []
-    for backbone in (plain, sparing):
-        saved = 0
-
-        def count(tensor):
-            nonlocal saved
-            saved += tensor.numel()
-            return tensor
-
-        torch.manual_seed(1)
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            features = backbone(images(64, 4))
-        kept.append(saved)
-        features.square().mean().backward()
-        results.append(backbone.state_dict() | {f"{key}.grad": one.grad for key, one in backbone.named_parameters()})
-    assert kept[1] < kept[0] / 2
-    for key, value in results[0].items():
-        assert torch.equal(results[1][key], value) if value is not None else results[1][key] is None, key
-
-
-def test_a_net_that_cannot_be_checkpointed_says_so(monkeypatch):
-    backbone = Backbone("test_vit", 64)
-    monkeypatch.delattr(type(backbone.net), "set_grad_checkpointing")
-    with pytest.raises(UserError, match="checkpointing: backbone 'test_vit' cannot do it"):
-        backbone.checkpoint()
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_a_frozen_backbone_can_be_given_its_own_map(name):
-    backbone, batch = Backbone(name, 64), images(64)
-    assert not backbone.has_prefix
-    backbone.freeze_all()
-    assert backbone.has_prefix
-    whole, part = backbone(batch), backbone.prefix(batch)
-    assert torch.equal(whole, part)
-    backbone.starts_at_prefix = True
-    assert torch.equal(backbone(part), whole)
-
-
-def test_freezing_all_does_not_move_a_prefix_in_use():
-    backbone, batch = Backbone("small_conv", 32, freeze_stages=2).eval(), images(32)
-    whole, part = backbone(batch), backbone.prefix(batch)
-    backbone.starts_at_prefix = True
-    backbone.freeze_all()
-    assert torch.equal(backbone(part), whole)
-
-
-def test_a_compiled_backbone_gives_the_same_and_copies_compile_anew(monkeypatch):
-    programs = []
-
-    def compiled(function):
-        programs.append(function)
-        return function
-
-    monkeypatch.setattr(torch, "compile", compiled)
-    backbone, batch = Backbone("small_conv", 32).eval(), images(32)
-    expected = backbone(batch)
-    backbone.compiles = True
-    assert torch.equal(backbone(batch), expected)
-    assert torch.equal(backbone(batch), expected)
-    assert len(programs) == 1
-    twin = deepcopy(backbone)
+def test_the_stems_name_follows_network_cut_and_frozen_weights():
+    names = {frozen("small_conv", 64, amount).stem_digest() for amount in (1, 2, "all")}
+    assert len(names) == 3
+    backbone = frozen("small_conv", 64, 2)
+    assert backbone.stem_digest() in names
     with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.zero_()
-    assert not torch.equal(twin(batch), expected)
-    assert programs[1].__self__ is twin.net
-    assert torch.equal(backbone(batch), expected)
-
-
-def test_what_is_frozen_is_named_once():
-    backbone = Backbone("small_conv", 32, freeze_stages=2)
-    frozen = {id(one) for one in backbone.frozen_tensors()}
-    expected = {id(one) for one in backbone.parameters() if not one.requires_grad}
-    assert expected <= frozen
-    assert len(frozen) == len(expected) + 2 * 3  # two norms with a mean, a variance and a count
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_a_real_program_gives_the_same(monkeypatch, watched):
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function: real(function, backend="aot_eager"))
-    torch.manual_seed(0)
-    backbone, batch = Backbone("test_resnet", 64).train(), images(64)
-    if watched:
-        backbone.watch_stages()
-    twin = deepcopy(backbone)
-    twin.compiles = True
-    results = []
-    for one in (backbone, twin):
-        features = one(batch)
-        features.square().mean().backward()
-        results.append([features, *one.take_maps(), *(parameter.grad for parameter in one.parameters())])
-    assert len(results[0]) == len(results[1])
-    for ours, theirs in zip(*results, strict=True):
-        if ours is not None:
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_stages_that_give_tokens_are_not_cut_off():
-    assert Backbone("resmlp_12_224", 224, freeze_stages=1).prefix_length == 0
-
-
-def test_a_net_whose_own_checkpointing_would_count_batches_twice_is_refused():
-    with pytest.raises(UserError, match="checkpointing: backbone 'levit_128s' cannot do it"):
-        Backbone("levit_128s", 224).checkpoint()
+        backbone.net.blocks[3][0].weight.zero_()  # of the trunk
+    assert backbone.stem_digest() in names
+    with torch.no_grad():
+        backbone.net.blocks[0][0].weight[0, 0, 0, 0] += 1
+    assert backbone.stem_digest() not in names

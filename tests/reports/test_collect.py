@@ -249,11 +249,11 @@ def test_a_preset_that_was_run_as_it_is_shows_no_change(tmp_path):
 
 
 def test_every_departure_from_a_preset_is_a_change_also_from_a_default_that_it_leaves_alone(tmp_path):
-    group = of_preset(tmp_path, backbone="small_conv", weights=None, freeze_stages=2, token_weight=7.0)
+    group = of_preset(tmp_path, backbone="small_conv", weights=None, freeze="2", token_weight=7.0)
     assert group.changes == [
         "backbone: tresnet_m -> small_conv",
         "weights: miil_in21k -> None",
-        "freeze_stages: 0 -> 2",
+        "freeze: none -> 2",
         "token_weight: 100.0 -> 7.0",
     ]
 

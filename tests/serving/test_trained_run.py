@@ -13,7 +13,7 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.data.images import LabelledImages
-from mlcil.data.loading import BatchLoader
+from mlcil.data.loading import PixelFeed, Preparation
 from mlcil.data.pixels import open_pixels
 from mlcil.serving.trained_run import _take_normalisation, open_run, predict, prepare_images, read_images
 from mlcil.training import run as run_module
@@ -65,7 +65,7 @@ def test_scores_are_those_of_the_model_that_was_trained(trained, name):
     backbone = method.tagger.backbone
     rows = np.arange(len(data.test))
     parts = [rows[start : start + 8] for start in range(0, len(rows), 8)]
-    loader = BatchLoader(data.test, backbone.mean, backbone.std)
+    loader = PixelFeed(data.test, Preparation(backbone.mean, backbone.std))
     method.tagger.eval()
     with torch.inference_mode():
         batches = list(loader.batches(parts, rows, np.empty((len(rows), 0), np.int8), None))
@@ -139,7 +139,7 @@ def test_files_are_decoded_as_for_training(trained, tmp_path):
     for path, shape in zip(paths, [(30, 50, 3), (9, 7, 3)], strict=True):
         Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path)
     images = LabelledImages(tuple(map(str, paths)), np.ones((2, 1), np.int8), ("a",), "test")
-    store = open_pixels(images, 16, cache=None, limit_bytes=0).store
+    store = open_pixels(images, 16, cache=None).store
     got = read_images(open_run(trained["ft"][0]), paths)
     assert got.shape == (2, 16, 16, 3)
     assert np.array_equal(got, store[np.arange(2)])

@@ -104,7 +104,7 @@ def test_differences_name_what_decides_the_result_only():
 
 def test_a_setting_younger_than_the_run_counts_as_its_default():
     stored = make_config({}).to_dict()
-    del stored["freeze_stages"], stored["options"]["kd"]
+    del stored["freeze"], stored["options"]["kd"]
     assert make_config({}).differences(stored) == []
     assert make_config({}, {"kd": True}).differences(stored) == ["options.kd: False -> True"]
 

@@ -16,7 +16,7 @@ import yaml
 from lightning_fabric import Fabric
 from PIL import Image
 
-from mlcil.data.loading import BatchLoader
+from mlcil.data.loading import PixelFeed, Preparation
 from mlcil.data.pixels import MemoryPixels
 from mlcil.methods.base import Method, TrainingSet
 from mlcil.training import run as running
@@ -99,7 +99,7 @@ def test_a_refused_folder_ends_every_process(tmp_path: Path) -> None:
 def exchanges(fabric: Fabric) -> dict[str, Any]:
     """What this process gets of 1, 2, ... images that all of them look at; image i is of the colour i."""
     pixels = np.broadcast_to(np.arange(MOST, dtype=np.uint8)[:, None, None, None], (MOST, 8, 8, 3))
-    loader = BatchLoader(MemoryPixels(pixels, 8), (0.0,) * 3, (1.0,) * 3)
+    loader = PixelFeed(MemoryPixels(pixels, 8), Preparation((0.0,) * 3, (1.0,) * 3))
     together = TrainingInference(torch.nn.Identity(), fabric, loader, batch_size=2)
     found: dict[str, Any] = {"order": [], "total": [], "rows": []}
     for count in range(1, MOST + 1):

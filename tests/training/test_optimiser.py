@@ -83,7 +83,7 @@ def test_the_schedule_starts_at_a_25th_peaks_and_ends_near_zero():
 
 
 def test_set_rate_moves_every_group_from_its_own_peak():
-    optimiser = make_optimiser(tagger(), LR, 0.1, DECAY)
+    optimiser = make_optimiser(tagger(), LR, DECAY)
     for step in (0, 3, 9):  # in any order: nothing is accumulated
         set_rate(optimiser, step, 10, 0.5)
         part, beta = one_cycle(step, 10, 0.5)
@@ -91,30 +91,28 @@ def test_set_rate_moves_every_group_from_its_own_peak():
             group["peak"] * part for group in optimiser.param_groups
         ]
         assert {group["betas"] for group in optimiser.param_groups} == {(beta, 0.999)}
-    assert {group["peak"] for group in optimiser.param_groups} == {LR, LR * 0.1}
+    assert {group["peak"] for group in optimiser.param_groups} == {LR}
 
 
 @pytest.mark.parametrize("attention", [True, False])
-@pytest.mark.parametrize("backbone_lr", [1.0, 0.1, 0.0])
 @pytest.mark.parametrize("weight_decay", [DECAY, 0.0])
-def test_every_parameter_that_trains_is_there_once_as_it_should_be(attention, backbone_lr, weight_decay):
+def test_every_parameter_that_trains_is_there_once_as_it_should_be(attention, weight_decay):
     model = tagger(attention)
     model.freeze_old_sessions()
     model.backbone.net.blocks[0].requires_grad_(False)
-    optimiser = make_optimiser(model, LR, backbone_lr, weight_decay)
+    optimiser = make_optimiser(model, LR, weight_decay)
     found = {id(one): group for group in optimiser.param_groups for one in group["params"]}
     times = Counter(id(one) for group in optimiser.param_groups for one in group["params"])
     wanted = {id(one): (name, one) for name, one in model.named_parameters() if one.requires_grad}
     assert len(wanted) < len(list(model.parameters()))
     assert times == dict.fromkeys(wanted, 1)
     for key, (name, parameter) in wanted.items():
-        factor = backbone_lr if name.startswith("backbone.") else 1.0
-        assert found[key]["peak"] == found[key]["lr"] == LR * factor, name
+        assert found[key]["peak"] == found[key]["lr"] == LR, name
         assert found[key]["weight_decay"] == (weight_decay if parameter.ndim > 1 else 0.0), name
 
 
 def test_decay_is_l2_and_not_decoupled():
-    assert not make_optimiser(tagger(), LR, 1.0, DECAY).param_groups[0].get("decoupled_weight_decay", False)
+    assert not make_optimiser(tagger(), LR, DECAY).param_groups[0].get("decoupled_weight_decay", False)
 
 
 def train(model: Tagger, optimiser: Adam, steps: range) -> None:
@@ -168,7 +166,7 @@ def test_the_average_is_the_running_mean():
     average = WeightAverage(model, decay)
     floating = {key: value for key, value in model.state_dict().items() if value.is_floating_point()}
     by_hand = {key: value.double() for key, value in floating.items()}
-    optimiser = make_optimiser(model, 1e-2, 1.0, DECAY)
+    optimiser = make_optimiser(model, 1e-2, DECAY)
     for step in range(5):
         train(model, optimiser, range(step, step + 1))
         average.update(model)
@@ -186,7 +184,7 @@ def test_decay_at_its_ends():
     model = tagger()
     start = copy.deepcopy(model.state_dict())
     still, latest = WeightAverage(model, 1.0), WeightAverage(model, 0.0)
-    train(model, make_optimiser(model, 1e-2, 1.0, DECAY), range(2))
+    train(model, make_optimiser(model, 1e-2, DECAY), range(2))
     still.update(model)
     latest.update(model)
     for key in still.mean:
@@ -197,7 +195,7 @@ def test_decay_at_its_ends():
 def test_copy_to_puts_the_mean_in_place_and_leaves_counters():
     model = tagger()
     average = WeightAverage(model, 0.5)
-    optimiser = make_optimiser(model, 1e-2, 1.0, DECAY)
+    optimiser = make_optimiser(model, 1e-2, DECAY)
     train(model, optimiser, range(2))
     average.update(model)
     parameters = list(model.parameters())
@@ -214,8 +212,8 @@ def test_copy_to_puts_the_mean_in_place_and_leaves_counters():
 
 def test_the_fused_step_is_adam_step_by_step_and_restored_moments_lie_like_their_parameters() -> None:
     made, twin = tagger(), tagger()
-    ours = make_optimiser(made, LR, 1.0, DECAY)
-    plain = make_optimiser(twin, LR, 1.0, DECAY, fused=False)
+    ours = make_optimiser(made, LR, DECAY)
+    plain = make_optimiser(twin, LR, DECAY, fused=False)
     assert ours.param_groups[0]["fused"]
     for step in range(4):
         for model, optimiser in ((made, ours), (twin, plain)):
@@ -225,7 +223,7 @@ def test_the_fused_step_is_adam_step_by_step_and_restored_moments_lie_like_their
             optimiser.step()
         if step == 1:  # as a checkpoint does: elements in the order of their indices
             state = {name: value.contiguous() for name, value in optimiser_state(ours).items()}
-            ours = make_optimiser(made, LR, 1.0, DECAY)
+            ours = make_optimiser(made, LR, DECAY)
             load_optimiser_state(ours, state)
     for ours_one, plain_one in zip(made.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours_one, plain_one, rtol=1e-5, atol=1e-7)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,38 +74,6 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's content, as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def file_lock(lock: Path, on_wait: Callable[[], None]) -> Iterator[float]:
-    """Hold a lock file, waiting for whoever else does; the system lets go of it when its process ends.
-
-    Arguments:
-        on_wait: called before waiting, if it comes to that.
-
-    Yields:
-        Seconds spent waiting.
-
-    Raises:
-        UserError: the file cannot be made.
-    """
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(lock, os.O_RDONLY | os.O_CREAT, 0o666)  # another user's will do
-    except OSError as error:
-        raise UserError(f"cannot use folder {lock.parent}: {error.strerror}") from error
-    waited = 0.0
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            began = time.monotonic()
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            waited = time.monotonic() - began
-        yield waited
-    finally:
-        os.close(handle)
 
 
 def _put(path: Path, data: bytes) -> None:

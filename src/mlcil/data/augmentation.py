@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..core.errors import unknown_name
-from .randaugment import RandAugment
 
 Augmentation = Callable[[Tensor], Tensor]
 
@@ -41,7 +40,7 @@ class Cutout:
 
 
 class Flip:
-    """The image or its mirror image, as likely."""
+    """The image or its mirror image, with equal probability."""
 
     def __call__(self, image: Tensor) -> Tensor:
         """Perhaps flip one uint8 (3, H, W) image."""
@@ -53,9 +52,10 @@ class CropAndResize:
 
     def __call__(self, image: Tensor) -> Tensor:
         """Crop and resize one uint8 (3, H, W) image."""
-        crop = _random_crop(image.shape[-2], image.shape[-1])
-        result: Tensor = crop(image.contiguous())  # torch rounds otherwise where the channels come last
-        return result
+        from torchvision.transforms import v2
+
+        cropped: Tensor = v2.RandomResizedCrop(image.shape[-2:], scale=(0.5, 1.0), antialias=True)(image)
+        return cropped
 
 
 AUGMENTATIONS: tuple[str, ...] = ("none", "flip", "crop", "randaugment")
@@ -78,7 +78,7 @@ def make_augmentation(name: str) -> Augmentation:
 
     steps = {
         "crop": [CropAndResize(), Flip()],
-        "randaugment": [Cutout(), RandAugment()],  # KRT's training pipeline
+        "randaugment": [Cutout(), v2.RandAugment()],  # KRT's training pipeline
     }
     transform: Augmentation = v2.Compose(steps[name])
     return transform
@@ -103,7 +103,8 @@ def augment(images: Tensor, transform: Augmentation, seeds: Sequence[int]) -> Te
         for position, seed in enumerate(seeds):
             # Not torch.manual_seed, which would seed the accelerators too.
             torch.default_generator.manual_seed(int(seed))
-            _put(transform(images[position]), augmented[position])
+            # Contiguous, because torchvision rounds differently where the channels come last.
+            augmented[position].copy_(transform(images[position].contiguous()))
     return augmented
 
 
@@ -112,31 +113,17 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
     It happens on the images' device and in their memory format.
     """
-    if images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last):
-        shift, scale = (_constant(tuple(values), 1, images.device).view(3, 1, 1) for values in (mean, std))
-        return images.to(torch.float32).div_(255).sub_(shift).div_(scale)
-    # In whole rows: spread over a last dimension of three, the constants would take three times as long.
-    rows = images.permute(0, 2, 3, 1).flatten(2)  # (n, H, W * 3)
-    shift, scale = (_constant(tuple(values), images.shape[3], images.device) for values in (mean, std))
-    scaled = rows.to(torch.float32).div_(255).sub_(shift).div_(scale)
-    return scaled.view(*images.shape[:1], *images.shape[2:], 3).permute(0, 3, 1, 2)
+    shift, scale = (_constant(tuple(values), images.device) for values in (mean, std))  # (3, 1, 1)
+    return images.to(torch.float32).div_(255).sub_(shift).div_(scale)
 
 
-@lru_cache(maxsize=32)  # made once: to send them to a device at each batch would wait for it
-def _constant(values: tuple[float, ...], times: int, device: torch.device) -> Tensor:
-    return torch.tensor(values * times, dtype=torch.float32, device=device)
+@lru_cache(maxsize=32)  # made once: sending them to a device at each batch would wait for it
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device).view(3, 1, 1)
 
 
 def _unchanged(image: Tensor) -> Tensor:
     return image
-
-
-def _put(image: Tensor, place: Tensor) -> None:
-    """Copy a (3, H, W) image; a transposing copy of torch's takes five times as long as this stack."""
-    if image.is_contiguous() and not place.is_contiguous():
-        torch.stack(image.unbind(), dim=-1, out=place.permute(1, 2, 0))
-    else:
-        place.copy_(image)
 
 
 @contextmanager
@@ -150,18 +137,10 @@ def _own_random_state() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums differ in the last bit with the number of threads; a worker process has one."""
+    """Use one thread, as a worker process does: sums differ in the last bit with the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@lru_cache(maxsize=8)
-def _random_crop(height: int, width: int) -> Callable[[Tensor], Tensor]:
-    from torchvision.transforms import v2
-
-    crop: Callable[[Tensor], Tensor] = v2.RandomResizedCrop((height, width), scale=(0.5, 1.0), antialias=True)
-    return crop

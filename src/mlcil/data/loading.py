@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .augmentation import Augmentation, augment, normalise
-from .pixels import BadImage, PixelStore
+from .decoding import BadImage
+from .pixels import PixelStore
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Batch:
     """Some images of a session.
 
     Attributes:
-        images: float32 (B, 3, H, W), normalised; from a loader with the channels last in memory.
+        images: float32 (B, 3, H, W), normalised, with the channels last in memory; or what a frozen stem made of them.
         labels: int8 (B, K): 1 present, 0 absent, -1 unknown.
         indices: int64 (B,): each image's row in the whole training set; on the host, for what is looked up there.
         replay: further images drawn from a memory for this step, one batch per draw.
@@ -50,9 +51,7 @@ class Batch:
         return Batch(images, labels, self.indices, tuple(one.to(device) for one in self.replay))
 
 
-def plan_epoch(
-    count: int, batch_size: int, seed: int, session: int, epoch: int, shuffle: bool = True
-) -> list[NDArray[np.int64]]:
+def plan_epoch(count: int, batch_size: int, seed: int, session: int, epoch: int) -> list[NDArray[np.int64]]:
     """Split the positions 0..count-1 into batches; the last one may be smaller.
 
     The order follows from (seed, session, epoch) alone, so that a resumed run meets the same batches.
@@ -60,8 +59,7 @@ def plan_epoch(
     if batch_size < 1:
         raise ValueError(f"Got {batch_size} for batch_size, expected at least 1")
     order = np.arange(count, dtype=np.int64)
-    if shuffle:
-        np.random.default_rng([seed, session, epoch]).shuffle(order)
+    np.random.default_rng([seed, session, epoch]).shuffle(order)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 
 
@@ -85,8 +83,30 @@ def sample_seeds(key: Sequence[int], rows: NDArray[np.int64]) -> NDArray[np.int6
     return (state >> np.uint64(1)).astype(np.int64)
 
 
-class BatchSource(Protocol):
-    """Anything that can serve batches; see `BatchLoader.batches`."""
+@dataclass(frozen=True)
+class Preparation:
+    """From uint8 pixels to what the trained part of a network takes.
+
+    Attributes:
+        mean, std: per channel, of pixels in 0..1.
+        stem: the frozen part of a network, from normalised images (B, 3, H, W); None where there is none.
+    """
+
+    mean: Sequence[float]
+    std: Sequence[float]
+    stem: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """uint8 (B, 3, H, W) -> float32 (B, 3, H, W), or (B, C, h, w) from the stem."""
+        images = normalise(pixels, self.mean, self.std)
+        if self.stem is None:
+            return images
+        with torch.no_grad():  # not in inference mode: a backward pass may need what is made of it
+            return self.stem(images)
+
+
+class Feed(Protocol):
+    """Anything that serves batches: from pixels, or from stored features. Nobody downstream asks which."""
 
     def batches(
         self,
@@ -95,35 +115,40 @@ class BatchSource(Protocol):
         labels: NDArray[np.int8],
         seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
-        """Yield one batch per part."""
+        """Yield one batch per part.
+
+        Arguments:
+            parts: for each batch, the positions (B,) of its images in `indices` and `labels`.
+            indices: (N,) rows of the data set.
+            labels: (N, K).
+            seed_keys: one per part; with an image's row it decides that image's augmentation. None: no augmentation.
+        """
         ...
 
 
-class BatchLoader:
-    """Reads, augments and normalises batches.
+class PixelFeed:
+    """Reads, augments and prepares batches.
 
     Created once per run: its worker processes start at the first batch and serve every later epoch and
     session.
 
     Arguments:
-        store: the pixels of the whole training set.
-        mean: per channel, of pixels in 0..1.
-        std: per channel, of pixels in 0..1.
+        store: the pixels of the whole data set.
+        prepare: applied to each batch, on its device.
         transform: the augmentation of one uint8 (3, H, W) image, or None.
         workers: worker processes; 0 works in the calling one.
-        device: where batches go and are normalised; None leaves them where they were read.
+        device: where batches go; None leaves them where they were read.
     """
 
     def __init__(
         self,
         store: PixelStore,
-        mean: Sequence[float],
-        std: Sequence[float],
+        prepare: Preparation,
         transform: Augmentation | None = None,
         workers: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.prepare = prepare
         self.device = device or torch.device("cpu")
         self._agenda = _Agenda()
         pinned = self.device.type == "cuda"  # only from pinned memory does a copy not wait
@@ -136,13 +161,7 @@ class BatchLoader:
         labels: NDArray[np.int8],
         seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
-        """Yield one batch per part. Only one such iteration can be under way: a new one ends the old.
-
-        Arguments:
-            parts: for each batch, the positions (B,) of its images in `indices` and `labels`.
-            indices: (N,) rows of the store.
-            labels: (N, K).
-            seed_keys: one per part; with an image's row it decides that image's augmentation. None: no augmentation.
+        """Yield one batch per part; see `Feed`. Only one such iteration can be under way: a new one ends the old.
 
         Raises:
             BadImage: a file cannot be decoded.
@@ -156,7 +175,7 @@ class BatchLoader:
             # Moved as uint8: a quarter of the bytes.
             pixels = images.to(self.device, non_blocking=True)
             yield Batch(
-                images=normalise(pixels, self.mean, self.std),
+                images=self.prepare(pixels),
                 labels=torch.from_numpy(labels[part]).to(self.device, non_blocking=True),
                 indices=torch.from_numpy(job.rows),
             )

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..core.cache import Chunk, DiskCache, NoRoomError, Rows
 from ..core.errors import UserError
 from .decoding import BadImage, Decoding, decode, resized
 from .images import LabelledImages
-from .pixel_cache import NoRoomError, open_entry
 
-__all__ = [
-    "BadImage",
-    "CachedPixels",
-    "DecodedPixels",
-    "MemoryPixels",
-    "OpenedPixels",
-    "PixelStore",
-    "decode",
-    "default_cache",
-    "open_pixels",
-]
+# Part of every name in the cache: raise it when decoding changes by one bit. 2: JPEGs of at least four times the
+# wanted size are decoded to a fraction of theirs.
+DECODING = 2
 
 
 class PixelStore(Protocol):
     """Images of one size by row number. Every store can be pickled for a loader's worker process."""
 
     @property
-    def size(self) -> int:
-        """The side of every image."""
+    def digest(self) -> str | None:
+        """A name for all of the pixels, or None where finding one would take decoding them all."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -61,10 +54,14 @@ class MemoryPixels:
     """Pixels that exist only in memory, uint8 (N, H, W, 3), resized once if needed."""
 
     def __init__(self, pixels: NDArray[np.uint8], size: int) -> None:
-        self.size = size
         fits = pixels.shape[1:3] == (size, size)
         squares = pixels if fits else [resized(Image.fromarray(image), size) for image in pixels]
         self._pixels = np.asarray(squares, np.uint8).reshape(len(pixels), size, size, 3)
+
+    @property
+    def digest(self) -> str:
+        """A name for all of the pixels."""
+        return blake2b(np.ascontiguousarray(self._pixels).data, digest_size=20).hexdigest()
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -76,6 +73,8 @@ class MemoryPixels:
 class DecodedPixels:
     """Pixels decoded from their files at every access: slow, but nothing is stored."""
 
+    digest = None
+
     def __init__(self, paths: Sequence[str], size: int) -> None:
         self.paths, self.size = tuple(paths), size
 
@@ -85,27 +84,6 @@ class DecodedPixels:
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         images = [decode(self.paths[row], self.size) for row in rows]
         return np.asarray(images, np.uint8).reshape(len(rows), self.size, self.size, 3)
-
-
-class CachedPixels:
-    """Pixels in a memory-mapped file of raw uint8 (N, size, size, 3)."""
-
-    def __init__(self, path: Path, count: int, size: int) -> None:
-        self.path, self.count, self.size = path, count, size
-        self._map: NDArray[np.uint8] | None = None
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        if len(rows) == 0:  # an empty file cannot be mapped
-            return np.empty((0, self.size, self.size, 3), np.uint8)
-        if self._map is None:
-            self._map = np.memmap(self.path, np.uint8, "r", shape=(self.count, self.size, self.size, 3))
-        return np.asarray(self._map[rows])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_map": None}  # the other process maps the file itself
 
 
 def default_cache() -> Path:
@@ -119,8 +97,7 @@ def open_pixels(
     images: LabelledImages,
     size: int,
     *,
-    cache: Path | None,
-    limit_bytes: int,
+    cache: DiskCache | None,
     workers: int = 2,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> OpenedPixels:
@@ -129,8 +106,7 @@ def open_pixels(
     Arguments:
         images: N images, in files or in memory.
         size: the side every image is resized to.
-        cache: the folder of the cache; None decodes every image now as a check and again at each access.
-        limit_bytes: the cache's limit; the least recently used entries make room.
+        cache: where decoded images are kept; None decodes every image now as a check and again at each access.
         workers: decoding threads.
         on_progress: called with (images done, N) while images are decoded.
 
@@ -143,12 +119,12 @@ def open_pixels(
     if cache is None:
         return _open_decoded(job)
     try:
-        return _open_cached(job, cache, limit_bytes)
+        return _open_cached(job, cache)
     except NoRoomError as reason:
-        return _open_decoded(job)._replace(note=str(reason))
+        return _open_decoded(job)._replace(note=f"{reason}; decoding at every access instead, which is slower")
     except OSError as error:
         raise UserError(
-            f"cannot use the pixel cache {cache}: {error.strerror or error}. Make room or choose another "
+            f"cannot use the pixel cache {cache.folder}: {error.strerror or error}. Make room or choose another "
             "folder; repeating the command continues where it stopped"
         ) from error
 
@@ -163,8 +139,22 @@ def _open_decoded(job: Decoding) -> OpenedPixels:
     return OpenedPixels(DecodedPixels(job.paths, job.size), job.named(reasons))
 
 
-def _open_cached(job: Decoding, folder: Path, limit: int) -> OpenedPixels:
-    entry = open_entry(job, folder, limit)
-    store = CachedPixels(entry.path, len(job.paths), job.size)
-    weakref.finalize(store, os.close, entry.lock)  # nobody removes the file while the store is alive
-    return OpenedPixels(store, job.named(entry.reasons))
+def _open_cached(job: Decoding, cache: DiskCache) -> OpenedPixels:
+    shape = (job.size, job.size, 3)
+    if len(job.paths) * job.size * job.size * 3 > cache.limit_bytes:  # before the files are read for their digests
+        raise NoRoomError(cache.no_room(Rows("", len(job.paths), shape, "uint8")))
+    digests = job.digests()
+
+    def compute(rows: Sequence[int]) -> Iterator[Chunk]:
+        for chunk in job.chunks(rows, digests):
+            yield {row: one.reason if isinstance(one, BadImage) else one for row, one in chunk.items()}
+
+    found = cache.open(Rows(_key(digests, job.size), len(job.paths), shape, "uint8"), compute)
+    return OpenedPixels(found, job.named(found.missing))
+
+
+def _key(digests: Sequence[bytes], size: int) -> str:
+    whole = blake2b(f"mlcil pixels {DECODING} {size} ".encode(), digest_size=20)
+    for digest in digests:
+        whole.update(digest)
+    return whole.hexdigest()

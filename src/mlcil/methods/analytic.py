@@ -101,7 +101,7 @@ class Analytic(Method):
         c = self.config
         shape = FeatureShape(c.expansion, c.pooling, c.power, c.window, c.window_weight)
         if c.base == "frozen":
-            backbone.freeze_all()
+            backbone.stop_training()
         attention = AttentionShape(c.width, c.heads) if c.base == "attention" else None
         return AnalyticTagger(backbone, shape, attention, trains_base=c.base != "frozen")
 
@@ -113,7 +113,7 @@ class Analytic(Method):
         """Add the session's images to the sums and solve for all classes, old and new."""
         super().after_session(session, infer)
         tagger = self.tagger
-        tagger.backbone.freeze_all()
+        tagger.backbone.stop_training()
         described = torch.from_numpy(infer(tagger.describe, session.indices))  # (N, p)
         if session.number == 1:
             tagger.standardise(described)
@@ -170,7 +170,7 @@ class Analytic(Method):
             self._thresholds, self._stretch, self._shift = (
                 state.tensors[name] for name in ("thresholds", "stretch", "shift")
             )
-            self.tagger.backbone.freeze_all()
+            self.tagger.backbone.stop_training()
 
     def _labels(self, session: Session, infer: Inference) -> _Labels:
         labels = torch.from_numpy(session.labels == PRESENT).float()

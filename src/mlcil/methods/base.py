@@ -231,9 +231,8 @@ class Method:
 
 
 def frozen_copy(tagger: Tagger) -> Tagger:
-    """The model as it is now, for good: evaluation mode and no gradients. What never changes is not copied."""
-    shared = {id(one): one for one in tagger.backbone.frozen_tensors()}
-    return copy.deepcopy(tagger, shared).eval().requires_grad_(False)
+    """The model as it is now, for good: in evaluation mode and without gradients."""
+    return copy.deepcopy(tagger).eval().requires_grad_(False)
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

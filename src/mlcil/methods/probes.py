@@ -30,7 +30,7 @@ class Probes(Method):
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """Linear heads on features that never change."""
-        backbone.freeze_all()
+        backbone.stop_training()
         return Tagger(backbone)
 
     def before_session(self, session: Session, infer: Inference) -> None:

@@ -1,21 +1,18 @@
-"""Any timm network as a source of feature maps."""
+"""Any timm network as a source of feature maps: a frozen stem, which the feed computes, and a trunk, which learns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import hashlib
+from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..core.errors import UserError, unknown_name
-from .convolutions import copied_in_place, make_quick, spare_copies, uncounted
 from .small_conv import SmallConvNet
-from .stages import freeze, frozen_prefix, module_chain, segments, stage_modules, stage_parameters
+from .stages import freeze_parameters, frozen_length, module_chain, stage_modules, stage_parameters
 
 SMALL = "small_conv"
 
@@ -23,100 +20,94 @@ SMALL = "small_conv"
 class Backbone(nn.Module):
     """A network without its classifier, with one interface for convolutional nets and transformers.
 
+    An image passes `stem` and then `forward`. The stem is the part that is frozen from the start: the feed computes it,
+    and may keep its output on disk. Where nothing is frozen, or the network cannot be cut, the stem changes nothing.
+
     Arguments:
         name: a timm model, or small_conv.
         image_size: side of the square images.
-        freeze_stages: how many stages, from the stem, keep their weights and statistics.
 
     Attributes:
         channels: C, of the feature map.
         grid: (H, W) of the feature map at the image size it was made for.
         mean, std: the normalisation its weights expect, three numbers each.
-        prefix_length: modules in the frozen part that `prefix` computes; 0 where it cannot be cut off.
-        starts_at_prefix: whether `forward` is given the output of `prefix` in place of images.
-        compiles: whether `torch.compile` makes a program of the net at its first use.
+        watched: number of stages whose maps `take_maps` gives.
     """
 
-    def __init__(self, name: str, image_size: int, freeze_stages: int = 0) -> None:
+    def __init__(self, name: str, image_size: int) -> None:
         super().__init__()
         self.name, self._image_size = name, image_size
-        self._frozen: list[nn.Module] = []
-        self._in_place: list[nn.Module] = []
-        self._maps: list[Tensor] = []
-        self.watched = 0  # stages whose maps `take_maps` gives
-        self._chain: list[nn.Module] = []  # the frozen stages can be cut off only where the net is a chain
-        self.prefix_length = 0
-        self._whole = False  # whether nothing is trained, and the prefix is all of it
-        self.starts_at_prefix = False
-        self.compiles = False
-        self._program: Any = None
-        self._checkpointed: list[nn.Module] = []  # the chain, if activations are computed again
         self.net, configuration = _create(name, image_size)
         self.mean: tuple[float, ...] = tuple(configuration["mean"])
         self.std: tuple[float, ...] = tuple(configuration["std"])
         self.prefix_tokens = int(getattr(self.net, "num_prefix_tokens", 0))
         self.channels = int(self.net.num_features)
-        self._in_place = copied_in_place(self.net)
-        shape = self._probe(image_size)
+        self.watched = 0
+        self._maps: list[Tensor] = []
+        self._frozen: list[nn.Module] = []  # modules that stay in evaluation mode
+        self._layers: list[nn.Module] = [_Whole(self.net)]  # called one after another, they are the network
+        self._cut = 0  # how many of the layers are the stem
+        shape = self._probe()
         self.grid = (shape[2], shape[3])
         if any(isinstance(module, nn.Conv2d) and module.kernel_size != module.stride for module in self.modules()):
             self.to(memory_format=torch.channels_last)  # convolutions run faster so on CPUs and tensor cores
-            make_quick(self.net, torch.linspace(-1, 1, 3 * image_size**2).reshape(1, 3, image_size, image_size))
-        self._freeze(freeze_stages)
+
+    def stem(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised images -> what `forward` takes."""
+        given = _apply(self._layers[: self._cut], images.contiguous(memory_format=torch.channels_last))
+        self._maps = []
+        return self._oriented(given) if self._cut == len(self._layers) else given
+
+    def forward(self, given: Tensor) -> Tensor:
+        """The output of `stem` -> (B, C, h, w) feature map."""
+        self._maps = []
+        given = given.contiguous(memory_format=torch.channels_last)
+        if self._cut == len(self._layers):
+            return given
+        return self._oriented(_apply(self._layers[self._cut :], given))
+
+    @property
+    def has_stem(self) -> bool:
+        """Whether `stem` computes anything."""
+        return self._cut > 0
+
+    def stem_digest(self) -> str:
+        """A name for what `stem` computes: another network, cut or weight gives another one."""
+        digest = hashlib.sha256(repr((self.name, self._image_size, self._cut, len(self._layers))).encode())
+        for value in (one for layer in self._layers[: self._cut] for one in layer.state_dict().values()):
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def freeze(self, amount: str) -> None:
+        """Freeze a part of the network for good and make it the stem, as far as the network can be cut there.
+
+        A convolutional net is a chain of modules and can be cut between them. A transformer that adds positions on the
+        way is not: its first blocks can be frozen, but only the whole of it can be the stem.
+
+        Arguments:
+            amount: "none", a number of stages counted from the input, or "all".
+
+        Raises:
+            UserError: it is none of these.
+        """
+        if amount == "all":
+            self._cut = len(self._layers)
+            self.stop_training()
+        elif amount != "none":
+            self._freeze_stages(amount)
+
+    def stop_training(self) -> None:
+        """Keep parameters and statistics as they are from now on, whatever the mode; the stem stays what it was."""
+        self.requires_grad_(False)
+        self._frozen = [self.net]
+        self.train(self.training)
 
     def train(self, mode: bool = True) -> Backbone:
         """Switch mode; frozen normalisation layers keep their statistics."""
         super().train(mode)
         for module in self._frozen:
             module.eval()
-        spare_copies(self._in_place)
         return self
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised images, or what `prefix` made of them -> (B, C, h, w) feature map."""
-        self._maps = []
-        images = images.contiguous(memory_format=torch.channels_last)
-        if not self.starts_at_prefix:
-            return self._features(images)
-        if self._whole:
-            return images
-        return self._oriented(self._run(partial(self._through, self._chain[self.prefix_length :]), images))
-
-    @property
-    def has_prefix(self) -> bool:
-        """Whether there is a frozen part whose output can be given in place of images."""
-        return self._whole or self.prefix_length > 0
-
-    @property
-    def prefix_name(self) -> str:
-        """Which part of the net `prefix` is."""
-        return "all" if self._whole else f"{self.prefix_length} modules"
-
-    def freeze_all(self) -> None:
-        """Train nothing: parameters and statistics stay as they are, whatever the mode."""
-        self.requires_grad_(False)
-        self._frozen = [self.net]
-        self._whole = self._whole or not self.starts_at_prefix  # the prefix does not move once it is used
-        self.train(self.training)
-
-    def frozen_tensors(self) -> list[Tensor]:
-        """Parameters and statistics of the frozen part, each as it is kept."""
-        return [one for module in self._frozen for one in (*module.parameters(), *module.buffers())]
-
-    def checkpoint(self) -> None:
-        """Keep no activation within a block for the backward pass, which computes it again.
-
-        Raises:
-            UserError: the net is no chain of blocks and has no way of its own.
-        """
-        self._checkpointed = self._links()
-        if not self._checkpointed:
-            try:
-                if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in self.net.modules()):
-                    raise AttributeError  # the network's own way would count every batch twice
-                self.net.set_grad_checkpointing(True)
-            except (AttributeError, AssertionError):
-                raise UserError(f"checkpointing: backbone {self.name!r} cannot do it; leave it out") from None
 
     def watch_stages(self) -> None:
         """Keep the maps of the last four stages at every pass, for `take_maps`."""
@@ -128,12 +119,34 @@ class Backbone(nn.Module):
             module.register_forward_hook(self._keep_map)  # bound: a deep copy then keeps its own maps
 
     def take_maps(self) -> tuple[Tensor, ...]:
-        """The maps of the last pass, once; stages that `starts_at_prefix` skips have none."""
+        """The stages' maps of the last `forward`, once; stages within the stem have none."""
         maps, self._maps = tuple(self._maps), []
         return maps
 
     def _keep_map(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         self._maps.append(self._as_map(output))
+
+    def _freeze_stages(self, amount: str) -> None:
+        stages = stage_parameters(self.net)
+        if not amount.isdecimal() or int(amount) > len(stages):
+            raise UserError(
+                f"freeze: got {amount!r}, expected none, all, or 0 to {len(stages)}, the stages of {self.name}"
+            )
+        self._frozen = freeze_parameters(self.net, {name for stage in stages[: int(amount)] for name in stage})
+        images = torch.zeros(1, 3, self._image_size, self._image_size)
+        chain = module_chain(self.eval().net, images) if self._frozen else []
+        self._cut_chain(chain, images)
+        self.train()
+
+    def _cut_chain(self, chain: list[nn.Module], images: Tensor) -> None:
+        """Make the frozen start of a chain the stem, if its output there is a map."""
+        length = frozen_length(chain)
+        with torch.no_grad():
+            is_map = bool(chain) and _apply(chain[:length], images).ndim == 4
+        if is_map:
+            self._layers, self._cut = chain, length
+        elif not any(one.requires_grad for one in self.net.parameters()):
+            self._cut = len(self._layers)
 
     def _as_map(self, features: Tensor) -> Tensor:
         if features.ndim == 3:  # transformer tokens (B, prefix + h * w, C)
@@ -144,76 +157,18 @@ class Backbone(nn.Module):
             return features.permute(0, 3, 1, 2)
         return features
 
-    def prefix(self, images: Tensor) -> Tensor:
-        """The output of the frozen stages, for `forward` to go on from once `starts_at_prefix` is set."""
-        images = images.contiguous(memory_format=torch.channels_last)
-        given = self._features(images) if self._whole else _apply(self._chain[: self.prefix_length], images)
-        self._maps = []
-        return given
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_program": None}  # a copy makes its own
-
-    def _features(self, images: Tensor) -> Tensor:
-        """The whole net, (B, 3, H, W) -> (B, C, h, w)."""
-        if self._checkpointed:
-            return self._oriented(self._through(self._checkpointed, images))
-        return self._oriented(self._run(self.net.forward_features, images))
-
-    def _run(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """Call what the net is from where it starts, as a program if wanted."""
-        if not self.compiles or self.watched:  # a program would leave out the hooks that keep the stages' maps
-            return function(images)
-        if self._program is None:
-            from torch import _dynamo  # takes seconds
-
-            _dynamo.config.suppress_errors = True  # in this process: what cannot be compiled runs as it is
-            self._program = torch.compile(function)
-        result: Tensor = self._program(images)
-        return result
-
-    def _through(self, modules: list[nn.Module], value: Tensor) -> Tensor:
-        if not (self._checkpointed and self.training and torch.is_grad_enabled()):
-            return _apply(modules, value)
-        for part in segments(modules):
-            value = checkpoint(partial(_apply, part), value, use_reentrant=False, context_fn=partial(_contexts, part))
-        return value
-
     def _oriented(self, features: Tensor) -> Tensor:
         made = self._as_map(features)
         # Some nets give (B, h, w, C) without saying so.
         return made if made.shape[1] == self.channels else made.permute(0, 3, 1, 2)
 
-    def _links(self) -> list[nn.Module]:
-        was_training = self.training
-        links = module_chain(self.eval().net, torch.zeros(1, 3, self._image_size, self._image_size))
-        self.train(was_training)
-        return links
-
-    def _freeze(self, count: int) -> None:
-        stages = stage_parameters(self.net)
-        if not 0 <= count <= len(stages):
-            raise UserError(f"freeze_stages: got {count}, but {self.name} has 0 to {len(stages)} stages to freeze")
-        self._frozen = freeze(self.net, {name for stage in stages[:count] for name in stage})
-        if count:
-            self._chain = self._links()
-            self.prefix_length = self._cut()
-            self._whole = not self._chain and not any(one.requires_grad for one in self.net.parameters())
-            self.train()
-
-    def _cut(self) -> int:
-        """Where the chain's frozen part ends, if what it gives there is a map."""
-        length = frozen_prefix(self._chain)
-        with torch.no_grad():
-            given = _apply(self._chain[:length], torch.zeros(1, 3, self._image_size, self._image_size))
-        return length if given.ndim == 4 else 0
-
-    def _probe(self, image_size: int) -> torch.Size:
+    def _probe(self) -> torch.Size:
+        """The shape of the feature map; on the way, parameters that do not contribute to it stop being trained."""
         was_training = self.training
         try:
-            features = self.eval()(torch.zeros(1, 3, image_size, image_size))
+            features = self.eval()(torch.zeros(1, 3, self._image_size, self._image_size))
         except (RuntimeError, AssertionError, ValueError) as error:
-            raise _unfit(self.name, image_size, error) from error
+            raise _unfit(self.name, self._image_size, error) from error
         finally:
             self.train(was_training)
         shape: torch.Size = features.shape
@@ -228,18 +183,31 @@ class Backbone(nn.Module):
         return shape
 
 
+class _Whole(nn.Module):
+    """A network's `forward_features` as one module."""
+
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> the network's own form of features."""
+        features: Tensor = self.net.forward_features(images)
+        return features
+
+
 def _create(name: str, image_size: int) -> tuple[Any, dict[str, Any]]:
     if name == SMALL:
         return SmallConvNet(), {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
     import timm
 
-    plain = name.split(".")[0]
-    if not timm.is_model(plain):
-        near = get_close_matches(plain, timm.list_models(), n=20, cutoff=0.5)
+    architecture = name.split(".")[0]
+    if not timm.is_model(architecture):
+        near = get_close_matches(architecture, timm.list_models(), n=20, cutoff=0.5)
         raise unknown_name("backbone", name, [*near, SMALL])
-    tags = [one for one in timm.list_pretrained(f"{plain}.*") if "." in one]
+    tags = [one for one in timm.list_pretrained(f"{architecture}.*") if "." in one]
     if "." in name and name not in tags:
-        raise unknown_name("backbone", name, [plain, *tags])
+        raise unknown_name("backbone", name, [architecture, *tags])
     try:
         try:
             net = timm.create_model(name, num_classes=0, img_size=image_size)
@@ -256,12 +224,7 @@ def _unfit(name: str, image_size: int, error: Exception) -> UserError:
     return UserError(f"backbone {name!r} cannot take images of {image_size} pixels: {reason}")
 
 
-def _contexts(part: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Of a segment's first pass and of the one that the backward pass repeats."""
-    return nullcontext(), uncounted(part)
-
-
-def _apply(modules: list[nn.Module], value: Tensor) -> Tensor:
+def _apply(modules: Sequence[nn.Module], value: Tensor) -> Tensor:
     for module in modules:
         value = module(value)
     return value

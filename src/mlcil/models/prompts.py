@@ -107,7 +107,7 @@ class PromptedTagger(Tagger):
         for parameter in (self.keys, self.prompts):
             nn.init.uniform_(parameter, -PROMPT_BOUND, PROMPT_BOUND)
         if not unfreeze:
-            backbone.freeze_all()
+            backbone.stop_training()
 
     def forward(self, images: Tensor) -> Output:
         """(B, 3, H, W) normalised images -> `Output`, whose `pooled` is the mean of the prompts' output tokens."""

@@ -30,8 +30,8 @@ def stage_modules(net: Any) -> list[nn.Module]:
     return [_last_link(stage) for stage in stages]
 
 
-def freeze(net: nn.Module, names: set[str]) -> list[nn.Module]:
-    """Stop training the named parameters; return the modules that hold nothing else, at any depth."""
+def freeze_parameters(net: nn.Module, names: set[str]) -> list[nn.Module]:
+    """Stop training the named parameters; return the modules, at any depth, that hold no others."""
     for name, parameter in net.named_parameters():
         if name in names:
             parameter.requires_grad_(False)
@@ -65,28 +65,12 @@ def module_chain(net: Any, images: Tensor) -> list[nn.Module]:
     return [module for module, _, _ in seen] if current is result else []
 
 
-def frozen_prefix(chain: list[nn.Module]) -> int:
+def frozen_length(chain: list[nn.Module]) -> int:
     """How many modules at the start of the chain have no trainable parameter."""
     for place, module in enumerate(chain):
         if any(parameter.requires_grad for parameter in module.parameters()):
             return place
     return len(chain)
-
-
-def segments(chain: list[nn.Module]) -> list[list[nn.Module]]:
-    """A chain in parts whose inner results are worth computing again: each block, or a row of single layers."""
-    parts: list[list[nn.Module]] = []
-    row_is_open = False
-    for module in chain:
-        layers = [one for one in module.modules() if list(one.parameters(recurse=False))]
-        is_layer = len(layers) <= 1
-        # A new row begins with a convolution: norm, activation and pooling belong to the one before.
-        if is_layer and row_is_open and not isinstance(module, nn.Conv2d):
-            parts[-1].append(module)
-        else:
-            parts.append([module])
-        row_is_open = is_layer
-    return parts
 
 
 def _last_link(module: nn.Module) -> nn.Module:

@@ -90,11 +90,11 @@ def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
 
 
 def prepare_images(run: TrainedRun, pixels: NDArray[np.uint8]) -> Tensor:
-    """Pixels uint8 (N, H, W, 3) of any one size as the run's model takes them, float32 (N, 3, size, size)."""
+    """Pixels uint8 (N, H, W, 3) of any one size as the run's model takes them."""
     squares = MemoryPixels(pixels, run.config.settings.image_size)[np.arange(len(pixels))]
     images = torch.from_numpy(squares).permute(0, 3, 1, 2).contiguous()
     backbone = run.method.tagger.backbone
-    return normalise(images, backbone.mean, backbone.std)
+    return backbone.stem(normalise(images, backbone.mean, backbone.std))
 
 
 @torch.inference_mode()
@@ -107,9 +107,7 @@ def predict(run: TrainedRun, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple[str, ...], Calibration | None]:
-    # The state holds the weights, and a few images are not worth a program.
-    plain = replace(config.settings, weights=None, compile=False, checkpointing=False)
-    blank = replace(config, settings=plain)
+    blank = replace(config, settings=replace(config.settings, weights=None))  # the state holds the weights
     try:
         classes = tuple(str(name) for name in state.values["result"]["classes"])
         with torch.random.fork_rng(devices=[]):  # what is about to be overwritten starts at random

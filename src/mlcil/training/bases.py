@@ -15,8 +15,8 @@ from torch import nn
 
 from .. import __version__
 from ..core.config import identity
-from ..core.files import file_lock
-from ..data.pixel_cache import FORMAT
+from ..core.locks import file_lock
+from ..data.pixels import DECODING
 from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
 from .config import RunSettings
@@ -25,8 +25,7 @@ from .folder import load_state, save_state
 # What does not decide how a first session ends, or decides it through what is hashed besides.
 _IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image", "validation"}
 # Of a module: its mode, hooks of a method, its parts, and how it is computed.
-_MODES = {"training", "inplace", "after", "watched", "compiles"}
-_MODES |= {"_frozen", "_in_place", "_chain", "_maps", "_whole", "_checkpointed"}
+_MODES = {"training", "watched", "_frozen", "_layers", "_maps"}
 
 
 class SharedBase:
@@ -91,7 +90,7 @@ def base_name(method: Method, session: Session, training: TrainingSet, settings:
     facts |= {"base_epochs": settings.base_epochs or settings.epochs, "missing": method.config.missing}
     facts |= {"classes": session.classes, "mlcil": __version__, "torch": str(torch.__version__)}
     facts |= {"processes": fabric.world_size, "device": fabric.device.type}
-    facts |= {"compile": settings.compile, "pixels": FORMAT}
+    facts |= {"decoding": DECODING}
     # What a module was made with and does not keep in its state, such as the number of attention heads.
     facts |= {"modules": {name: _made_with(module) for name, module in method.tagger.named_modules()}}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())

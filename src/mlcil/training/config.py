@@ -28,15 +28,12 @@ class RunSettings:
     order: str | None = option(None, "class order: none (by name), shuffle:SEED, or all names with commas")
     backbone: str = option("small_conv", "a timm model, or small_conv for small images")
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none")
-    freeze_stages: int = option(0, "stages of the backbone, from the stem, that keep their weights", low=0)
-    reuse_frozen: bool = option(False, "compute the frozen stages once per image and view, and keep the result")
-    backbone_mode: str = option(
-        "trained",
-        "train the backbone, or keep it frozen and train on its features, computed once per image and view",
-        choices=("trained", "frozen"),
+    freeze: str = option("none", "how much of the backbone is frozen: none, a number of stages from the input, or all")
+    keep_features: bool = option(
+        False, "compute the frozen part once per image and view and keep its output on disk, for all epochs and runs"
     )
     views: int = option(
-        4, "of an image that are kept with a random augmentation, the first as it is; flip has 2, none 1", low=1
+        4, "views kept of each image with keep_features, the first unaugmented; flip has 2, none has 1", low=1
     )
     image_size: int = option(224, "images are squashed to this square", low=8, high=4096, paper="KRT, section 4.1")
     buffer: str = option("0", "exemplars kept: so many per class, or total:N", paper="KRT, section 4.1")
@@ -50,7 +47,6 @@ class RunSettings:
     micro_batch: int | None = option(None, "largest part of a batch computed at once on a device", low=1)
     base_lr: float = option(4e-5, "peak learning rate of the first session", low=0, paper="KRT, section 4.1")
     lr: float = option(1e-4, "peak learning rate of later sessions; 4e-5 on VOC", low=0, paper="KRT, section 4.1")
-    backbone_lr: float = option(1.0, "factor on the learning rate of the backbone", low=0)
     weight_decay: float = option(1e-4, "L2, on tensors of two or more dimensions", low=0, paper="authors' code")
     warmup: float = option(0.2, "part of a session in which the rate rises", low=0, high=1, paper="authors' code")
     clip_norm: float | None = option(None, "largest gradient norm", low=0)
@@ -66,19 +62,11 @@ class RunSettings:
     nodes: int = option(1, "machines", low=1, machine=True)
     strategy: str = option("auto", "how devices work together", choices=("auto", "ddp"), machine=True)
     threads: int | None = option(None, "threads of one process", low=1, machine=True)
-    checkpointing: bool = option(
-        False, "compute a block's activations again in the backward pass: less memory, more time", machine=True
-    )
-    compile: bool = option(
-        False, "make a program of the backbone with torch.compile: minutes at the start, then faster", machine=True
-    )
     workers: int = option(0, "processes that prepare batches", low=0, machine=True)
     cache: str | None = option(
-        "auto", "folder of decoded images; auto for the user's cache, none for no cache", machine=True
+        "auto", "folder of decoded images and kept features; auto for the user's cache, none for no cache", machine=True
     )
-    cache_gb: float = option(
-        50.0, "most that decoded images take in that folder, and as much for frozen activations", low=0, machine=True
-    )
+    cache_gb: float = option(50.0, "size limit of the cache in GB", low=0, machine=True)
     checkpoint_seconds: float = option(300.0, "save at least so often, besides the ends of epochs", low=0, machine=True)
     tensorboard: bool = option(False, "also write TensorBoard events", machine=True)
     preset: str | None = option(None, "the published row that a report compares the run with", machine=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.files import PARTIAL, read_json, write_atomically, write_json, write_text
+from ..core.locks import FileLock
 from .config import RunConfig, read_config
 
 _PACKAGES = (
@@ -53,7 +53,7 @@ class RunFolder:
         self.path = path
         self.results = path / "results.json"
         self.metrics = path / "metrics.jsonl"
-        self._lock: int | None = None
+        self._lock: FileLock | None = None
 
     def open(self, config: RunConfig) -> None:
         """Create the folder, or check that it holds this very run.
@@ -74,12 +74,11 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             if self._is_foreign():  # before the lock: nothing is left in a folder that is not ours
                 raise UserError(f"{self.path} is not empty and is no run folder; choose another --out")
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out") from None
+            self._lock = FileLock(self.path / ".lock")
         except OSError as error:
             raise UserError(f"cannot use folder {self.path}: {error.strerror}") from error
+        if not self._lock.try_to_claim():
+            raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out")
 
     def _is_foreign(self) -> bool:
         # A run's config.yaml is written before all but its lock; a kill may leave it half written.
@@ -111,8 +110,7 @@ class RunFolder:
     def close(self) -> None:
         """Let another process write."""
         if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            self._lock.close()
 
     def state_file(self, session: int) -> Path:
         """Where the state after a finished session is."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
-from ..data.loading import Batch, BatchSource, shard
+from ..data.loading import Batch, Feed, shard
 from ..methods.base import TrainingSet
 
 
@@ -37,7 +37,7 @@ def infer(
     rows: NDArray[np.int64],
     model: nn.Module,
     fabric: Fabric,
-    loader: BatchSource,
+    loader: Feed,
     batch_size: int,
 ) -> NDArray[np.float32]:
     """Compute `function` on images, each exactly once.
@@ -69,7 +69,7 @@ def infer(
 class TrainingInference:
     """Computing on training images for a method; see `methods.base.Inference`."""
 
-    def __init__(self, model: nn.Module, fabric: Fabric, loader: BatchSource, batch_size: int) -> None:
+    def __init__(self, model: nn.Module, fabric: Fabric, loader: Feed, batch_size: int) -> None:
         self.model, self.fabric, self.loader, self.batch_size = model, fabric, loader, batch_size
 
     def __call__(self, function: Callable[[Tensor], Tensor], rows: NDArray[np.int64]) -> NDArray[np.float32]:

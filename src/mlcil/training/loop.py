@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.randomness import derive_seed
-from ..data.loading import Batch, BatchSource, plan_epoch, shard
+from ..data.loading import Batch, Feed, plan_epoch, shard
 from ..methods.base import LOSS_SCALE, Method, TrainingSet, part_of, prefixed
 from .config import RunSettings
 from .inference import gather_rows
@@ -78,7 +78,7 @@ class SessionTraining:
         training: TrainingSet,
         settings: RunSettings,
         fabric: Fabric,
-        loader: BatchSource,
+        loader: Feed,
         saved: dict[str, Tensor] | None = None,
     ) -> None:
         self.method, self.number, self.training = method, number, training
@@ -87,7 +87,7 @@ class SessionTraining:
         self.epochs = (settings.base_epochs if is_base else None) or settings.epochs
         lr = settings.base_lr if is_base else settings.lr
         fused = settings.precision != "16-mixed" or settings.clip_norm is None
-        self.optimiser = make_optimiser(method.tagger, lr, settings.backbone_lr, settings.weight_decay, fused)
+        self.optimiser = make_optimiser(method.tagger, lr, settings.weight_decay, fused)
         # Set up anew each session: a wrapper made earlier would not synchronise what has grown since.
         self.student, self._stepper = fabric.setup(method.tagger, self.optimiser)
         self.average = WeightAverage(method.tagger, settings.ema) if settings.ema else None

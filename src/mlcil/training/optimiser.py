@@ -15,20 +15,18 @@ START_DIVISOR, END_DIVISOR = 25.0, 1e4  # the rate starts at peak / 25 and ends 
 MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # Adam's first beta moves against the rate
 
 
-def make_optimiser(tagger: Tagger, lr: float, backbone_lr: float, weight_decay: float, fused: bool = True) -> Adam:
+def make_optimiser(tagger: Tagger, lr: float, weight_decay: float, fused: bool = True) -> Adam:
     """Adam over the trainable parameters, L2 decay on those of two or more dimensions only.
 
     Arguments:
-        fused: go over each tensor once, and look at no step counter. It cannot both scale and clip gradients.
+        fused: update each tensor in one pass over memory; it cannot be used where gradients are scaled and clipped.
     """
-    of_backbone = {id(parameter) for parameter in tagger.backbone.parameters()}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[float, list[nn.Parameter]] = {}
     for parameter in tagger.parameters():
         if parameter.requires_grad:
-            peak = lr * backbone_lr if id(parameter) in of_backbone else lr
-            groups.setdefault((peak, weight_decay if parameter.ndim > 1 else 0.0), []).append(parameter)
+            groups.setdefault(weight_decay if parameter.ndim > 1 else 0.0, []).append(parameter)
     return Adam(
-        [{"params": ps, "lr": peak, "peak": peak, "weight_decay": decay} for (peak, decay), ps in groups.items()],
+        [{"params": group, "lr": lr, "peak": lr, "weight_decay": decay} for decay, group in groups.items()],
         fused=fused,
     )
 

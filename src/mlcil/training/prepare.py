@@ -9,10 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
+from torch import Tensor
 
+from ..core.cache import DiskCache
 from ..core.errors import UserError
 from ..core.randomness import derive_seed
+from ..data.augmentation import make_augmentation
+from ..data.features import KeptStem, Views
 from ..data.images import UNKNOWN, DataSet, LabelledImages
+from ..data.loading import Feed, PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.sources import load
@@ -24,6 +30,9 @@ from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
 
 BENCHMARK_CLASSES = {"coco": 80, "voc": 20}  # a classifier of so many outputs knows the benchmark's labels
+
+
+Say = Callable[[str], None]
 
 
 class Data(NamedTuple):
@@ -43,7 +52,7 @@ class Data(NamedTuple):
     total_classes: int
 
 
-def prepare_data(settings: RunSettings, say: Callable[[str], None]) -> Data:
+def prepare_data(settings: RunSettings, say: Say) -> Data:
     """Read the labels, decode the images and divide the classes into sessions."""
     data = load(settings.data, settings.images)
     train, test = (_open(images, settings, say) for images in data)
@@ -74,33 +83,70 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     """
     settings = config.settings
     torch.manual_seed(derive_seed(settings.seed))
-    backbone = Backbone(settings.backbone, settings.image_size, settings.freeze_stages)
+    backbone = Backbone(settings.backbone, settings.image_size)
     kind = settings.data.partition(":")[0]
     known = BENCHMARK_CLASSES.values() if kind in BENCHMARK_CLASSES else ()  # COCO's labels include VOC's
     file = load_weights(backbone, settings.weights, {classes, *known})
-    if settings.backbone_mode == "frozen":
-        backbone.freeze_all()
-    if settings.checkpointing and settings.compile:
-        raise UserError("checkpointing and compile exclude each other; leave one out")
-    if settings.checkpointing:
-        backbone.checkpoint()
-    backbone.compiles = settings.compile
+    backbone.freeze(settings.freeze)
     benchmark = kind if BENCHMARK_CLASSES.get(kind) == classes else None
     task = Task(benchmark, classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
-    if method.tagger.enters_backbone and (settings.checkpointing or settings.compile):
-        raise UserError(f"method {method.name} works inside the backbone; leave checkpointing and compile out")
+    if method.tagger.enters_backbone and backbone.has_stem:
+        raise UserError(f"method {method.name} works inside the backbone and freezes it itself; leave freeze at none")
+    if not (method.tagger.enters_backbone or any(one.requires_grad for one in backbone.parameters())):
+        backbone.freeze("all")  # the method trains no part of it, so the feed computes all of it
     return method, file
 
 
-def cache_folder(settings: RunSettings) -> Path | None:
-    """Where decoded images are kept; None for nowhere."""
+def open_cache(settings: RunSettings) -> DiskCache | None:
+    """Where decoded images and features are kept; None for nowhere."""
     if settings.cache is None:
         return None
-    return default_cache() if settings.cache == "auto" else Path(settings.cache).expanduser()
+    folder = default_cache() if settings.cache == "auto" else Path(settings.cache).expanduser()
+    return DiskCache(folder, int(settings.cache_gb * 1e9))
 
 
-def _open(images: LabelledImages, settings: RunSettings, say: Callable[[str], None]) -> OpenedPixels:
+def make_feeds(settings: RunSettings, data: Data, backbone: Backbone, fabric: Fabric, say: Say) -> tuple[Feed, Feed]:
+    """What serves training batches and what serves test batches, whatever part of the work is frozen or kept.
+
+    Raises:
+        UserError: features are to be kept and cannot be.
+    """
+    if settings.keep_features:
+        return _make_kept_feeds(settings, data, backbone, fabric, say)
+
+    def stem(images: Tensor) -> Tensor:
+        with fabric.autocast():
+            return backbone.stem(images)
+
+    prepare = Preparation(backbone.mean, backbone.std, stem if backbone.has_stem else None)
+    transform = make_augmentation(settings.augment)
+    return (
+        PixelFeed(data.train, prepare, transform, settings.workers, fabric.device),
+        PixelFeed(data.test, prepare, None, settings.workers, fabric.device),
+    )
+
+
+def _make_kept_feeds(
+    settings: RunSettings, data: Data, backbone: Backbone, fabric: Fabric, say: Say
+) -> tuple[Feed, Feed]:
+    if not backbone.has_stem:
+        raise UserError(
+            f"keep_features: nothing is frozen that could be kept; set freeze=all, or a number of stages with a "
+            f"convolutional backbone (got freeze={settings.freeze} with {backbone.name})"
+        )
+    cache = open_cache(settings)
+    if cache is None:
+        raise UserError("keep_features needs a cache folder; leave cache at auto or name one")
+    prepare = Preparation(backbone.mean, backbone.std, backbone.stem)
+    stem = KeptStem(prepare, backbone.stem_digest(), settings.image_size, fabric.device)
+    return (
+        stem.open(data.train, Views(settings.augment, settings.views), cache, say),
+        stem.open(data.test, Views("none"), cache, say),
+    )
+
+
+def _open(images: LabelledImages, settings: RunSettings, say: Say) -> OpenedPixels:
     shown = 0
 
     def progress(done: int, total: int) -> None:
@@ -109,16 +155,14 @@ def _open(images: LabelledImages, settings: RunSettings, say: Callable[[str], No
             shown = done * 10 // total
             say(f"decoding {images.split} images: {done}/{total}")
 
-    limit = int(settings.cache_gb * 1e9)
-    folder = cache_folder(settings)
-    opened = open_pixels(images, settings.image_size, cache=folder, limit_bytes=limit, on_progress=progress)
+    opened = open_pixels(images, settings.image_size, cache=open_cache(settings), on_progress=progress)
     if opened.note:
         say(opened.note)
     return opened
 
 
 def _without(images: LabelledImages, bad: dict[int, str]) -> LabelledImages:
-    # Nothing known about an image keeps it out of every session and every test.
+    # An image with only unknown labels is in no session and in no test.
     labels = images.labels.copy()
     labels[np.array(list(bad), np.int64)] = UNKNOWN
     return replace(images, labels=labels)

@@ -17,24 +17,20 @@ from rich.console import Console
 from torch import Tensor
 
 from ..core.allocation import keep_freed_memory
-from ..core.errors import UserError
 from ..core.files import sha256_of, write_json
 from ..core.randomness import derive_seed
-from ..data.augmentation import make_augmentation
-from ..data.loading import BatchLoader, BatchSource
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from ..methods.base import State, TrainingSet
-from .activations import PrefixLoader, Shelf, Views, open_activations
 from .bases import SharedBase, base_name
 from .config import RunConfig
 from .folder import RunFolder, load_state, parse_lines, save_state
 from .inference import TrainingInference, infer, on_first
 from .loop import Hooks, Position, SessionTraining
-from .prepare import cache_folder, prepare_data, prepare_method
+from .prepare import make_feeds, prepare_data, prepare_method
 from .progress import Reporter
 from .scalars import ScalarLog
 
@@ -117,34 +113,14 @@ class _Run:
             len(one.indices) * self._epochs(one) if self.method.trains(one) else 0 for one in self.sessions
         ]
         self.method.tagger.to(fabric.device)
-        self.loader, self.test_loader = self._loaders()
+        self.loader, self.test_loader = make_feeds(
+            self.settings, self.data, self.method.tagger.backbone, fabric, self.reporter.say
+        )
         self.infer = TrainingInference(self.method.tagger, fabric, self.loader, self.settings.batch_size)
         self.scalars = ScalarLog(folder.path if self.settings.tensorboard and self.is_writer else None)
         self.results: list[SessionResult] = []
         self.calibration = Calibration() if self.settings.validation else None
         self._base: str | None = None  # the name of the first session among shared ones
-
-    def _loaders(self) -> tuple[BatchSource, BatchSource]:
-        settings, tagger = self.settings, self.method.tagger
-        backbone, keeps = tagger.backbone, settings.reuse_frozen or settings.backbone_mode == "frozen"
-        if keeps and tagger.enters_backbone:
-            raise UserError(f"method {self.method.name} works inside the backbone; it cannot train on stored features")
-        if keeps:
-            folder, say = cache_folder(settings) or self.folder.path, self.reporter.say
-            shelf, views = Shelf(folder, int(settings.cache_gb * 1e9)), Views(settings.augment, settings.views)
-            kept = open_activations(backbone, self.data.train, views, shelf, self.fabric, say)
-            test = open_activations(backbone, self.data.test, Views("none", 1), shelf, self.fabric, say)
-            backbone.starts_at_prefix = True
-            return kept, test
-        transform = make_augmentation(settings.augment)
-        loaders: tuple[BatchSource, BatchSource] = (
-            BatchLoader(self.data.train, backbone.mean, backbone.std, transform, settings.workers, self.fabric.device),
-            BatchLoader(self.data.test, backbone.mean, backbone.std, None, settings.workers, self.fabric.device),
-        )
-        if backbone.has_prefix and not tagger.enters_backbone:
-            loaders = PrefixLoader(loaders[0], backbone, self.fabric), PrefixLoader(loaders[1], backbone, self.fabric)
-            backbone.starts_at_prefix = True
-        return loaders
 
     def execute(self) -> dict[str, Any]:
         """Do what is left to do."""

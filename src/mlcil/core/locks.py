@@ -1,0 +1,81 @@
+"""Locks on files: the system lets go of them when their process ends, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .errors import UserError
+
+
+class FileLock:
+    """An open lock file. It may be held exclusively by one process or shared by many.
+
+    Arguments:
+        path: the lock file, made if it is not there and never removed: another process may wait on it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle: int | None = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # another user's will do
+
+    def share(self) -> None:
+        """Hold the lock together with others who share it, and wait for whoever holds it exclusively."""
+        self._lock(fcntl.LOCK_SH)
+
+    def claim(self, on_wait: Callable[[], None] | None = None) -> None:
+        """Hold the lock alone; `on_wait` is called before waiting, if it comes to that."""
+        if on_wait is None or not self.try_to_claim():
+            if on_wait is not None:
+                on_wait()
+            self._lock(fcntl.LOCK_EX)
+
+    def try_to_claim(self) -> bool:
+        """Hold the lock alone if nobody else holds it; returns whether that worked."""
+        try:
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _lock(self, kind: int) -> None:
+        assert self._handle is not None
+        fcntl.flock(self._handle, kind)
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[float]:
+    """Hold a lock file alone, waiting for whoever else does.
+
+    Arguments:
+        on_wait: called before waiting, if it comes to that.
+
+    Yields:
+        Seconds spent waiting.
+
+    Raises:
+        UserError: the file cannot be made.
+    """
+    try:
+        lock = FileLock(path)
+    except OSError as error:
+        raise UserError(f"cannot use folder {path.parent}: {error.strerror}") from error
+    began = time.monotonic()
+    try:
+        lock.claim(on_wait)
+        yield time.monotonic() - began
+    finally:
+        lock.close()
