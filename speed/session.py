@@ -24,7 +24,7 @@ from measure import Job, Ratio, Worker, report
 from scores import literal_threshold
 from sklearn.metrics import average_precision_score
 
-from mlcil.core.randomness import derive_seed
+from mlcil.core.randomness import Stream, derive_seed
 from mlcil.data.images import PRESENT, DataSet, LabelledImages
 from mlcil.data.loading import plan_epoch
 from mlcil.data.sources import load
@@ -132,7 +132,7 @@ class LiteralSession:
         assert isinstance(made, KRT)
         made.load_state(State(*load_state(first)))
         made.teacher = frozen_copy(made.tagger)
-        torch.manual_seed(derive_seed(config.settings.seed, 2))  # as a run does, for what is new
+        torch.manual_seed(derive_seed(Stream.BEFORE_SESSION, config.settings.seed, 2))  # as a run does, for what is new
         made.tagger.grow(CLASSES)
         made.tagger.freeze_old_sessions()
         self.method, backbone = made, made.tagger.backbone

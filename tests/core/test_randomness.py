@@ -1,46 +1,38 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from mlcil.core.randomness import derive_seed, generator_from_torch
+from mlcil.core.randomness import Stream, derive_seed, generator_from_torch
 
 
-def test_the_seed_of_a_key_never_changes():
+def test_the_seeds_of_a_run_never_change():
     # Stored values: a change of these makes every published number irreproducible.
-    assert derive_seed(0) == 7896617691693857887
-    assert derive_seed(1, 2, 3, 4) == 7661749924751933381
-    assert derive_seed(2**31 - 1, 10, 19, 1000, 7) == 1730904057278182997
+    assert derive_seed(Stream.WEIGHTS, 0) == 7896617691693857887
+    assert derive_seed(Stream.STEP, 2**31 - 1, 10, 19, 1000, 7) == 1730904057278182997
 
 
 def test_torch_and_numpy_take_it():
-    for key in range(200):
-        seed = derive_seed(key)
-        assert 0 <= seed < 2**63
-        torch.Generator().manual_seed(seed)
-        np.random.default_rng(seed)
+    for seed in range(200):
+        derived = derive_seed(Stream.WEIGHTS, seed)
+        assert 0 <= derived < 2**63
+        torch.Generator().manual_seed(derived)
+        np.random.default_rng(derived)
 
 
-def test_no_two_keys_of_a_run_share_a_seed():
-    keys = [(seed,) for seed in range(3)]
-    keys += [(seed, session) for seed in range(3) for session in range(1, 6)]
-    keys += [
-        (seed, session, epoch, step, rank)
-        for seed in range(3)
-        for session in range(1, 6)
-        for epoch in range(5)
-        for step in range(20)
-        for rank in range(2)
-    ]
+def test_no_two_uses_in_a_run_share_a_seed():
+    keys = [(Stream.WEIGHTS, seed) for seed in range(3)]
+    sessions = list(itertools.product(range(3), range(1, 6)))
+    keys += [(stream, *one) for stream in (Stream.BEFORE_SESSION, Stream.AFTER_SESSION) for one in sessions]
+    keys += [(Stream.DRAWS, *one, epoch) for one in sessions for epoch in range(5)]
+    keys += [(Stream.STEP, *one, *rest) for one in sessions for rest in itertools.product(*map(range, (5, 20, 2)))]
     assert len({derive_seed(*key) for key in keys}) == len(keys)
 
 
-def test_the_order_of_the_key_counts():
-    assert derive_seed(1, 2) != derive_seed(2, 1)
-
-
-def test_a_negative_part_is_a_bug():
+def test_a_negative_seed_is_a_bug():
     with pytest.raises(ValueError):
-        derive_seed(-1)
+        derive_seed(Stream.WEIGHTS, -1)
 
 
 def numbers(rng):

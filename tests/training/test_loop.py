@@ -1,20 +1,17 @@
 """How a step is divided among processes and micro-batches."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlcil.training.loop import _Part
+from mlcil.training.micro_batches import MicroBatch, divide
 
 
-def parts_of(batch: int, draw: int, world: int, size: int | None) -> list[list[_Part]]:
+def parts_of(batch: int, draw: int, world: int, size: int | None) -> list[list[MicroBatch]]:
     """The parts of a step in each process; the draws are numbered from 1000."""
     draws = (1000 + np.arange(draw),) if draw else ()
-    ranks = [SimpleNamespace(global_rank=rank, world_size=world) for rank in range(world)]
-    return [_Part.of_step(np.arange(batch), draws, fabric, size) for fabric in ranks]  # type: ignore[arg-type]
+    return [divide(np.arange(batch), draws, rank, world, size) for rank in range(world)]
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 5), st.none() | st.integers(1, 9))

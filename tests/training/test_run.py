@@ -30,8 +30,7 @@ from mlcil.methods.base import Inference, TrainingSet
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.registry import all_methods
 from mlcil.testing import poisoned
-from mlcil.training import loop as loop_module
-from mlcil.training import prepare
+from mlcil.training import checkpoint_clock, prepare
 from mlcil.training import run as run_module
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state
@@ -411,7 +410,7 @@ def test_the_end_of_an_epoch_is_saved_unless_repeating_it_is_sooner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: float, saves: int
 ) -> None:
     saved, real = [], run_module.save_state
-    monkeypatch.setattr(loop_module, "SHORT", short)
+    monkeypatch.setattr(checkpoint_clock, "SHORT", short)
     monkeypatch.setattr(run_module, "save_state", lambda path, *given: (saved.append(path.name), real(path, *given)))
     run(make_config(settings("ft", epochs=3, protocol="0,1")), tmp_path / "run")
     assert saved.count("progress.safetensors") == saves  # the session's end is saved in any case

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,14 +56,11 @@ class FileLock:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[float]:
+def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold a lock file alone, waiting for whoever else does.
 
     Arguments:
         on_wait: called before waiting, if it comes to that.
-
-    Yields:
-        Seconds spent waiting.
 
     Raises:
         UserError: the file cannot be made.
@@ -73,9 +69,8 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[float]:
         lock = FileLock(path)
     except OSError as error:
         raise UserError(f"cannot use folder {path.parent}: {error.strerror}") from error
-    began = time.monotonic()
     try:
         lock.claim(on_wait)
-        yield time.monotonic() - began
+        yield
     finally:
         lock.close()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ..core.randomness import Stream, stream_key
 from .augmentation import Augmentation, augment, normalise
 from .decoding import BadImage
 from .pixels import PixelStore
@@ -59,7 +60,7 @@ def plan_epoch(count: int, batch_size: int, seed: int, session: int, epoch: int)
     if batch_size < 1:
         raise ValueError(f"Got {batch_size} for batch_size, expected at least 1")
     order = np.arange(count, dtype=np.int64)
-    np.random.default_rng([seed, session, epoch]).shuffle(order)
+    np.random.default_rng(stream_key(Stream.SHUFFLE, seed, session, epoch)).shuffle(order)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 
 

@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
+from ..core.randomness import Stream, stream_key
 from .images import PRESENT, UNKNOWN, DataSet
 
 FORMS = "B<base>-C<step> (such as B40-C10), joint, or class lists (such as cat,dog|car,bus)"
-
-
-_ASIDE = 3  # among the keys of a run's random numbers, that of the images set aside
 
 
 class Validation(NamedTuple):
@@ -103,7 +101,7 @@ class Protocol:
         stops = np.cumsum(self.sizes).tolist()
         firsts = [0, *stops[:-1]]
         # One number per row, so that a row's fate does not depend on how many there are.
-        chance = np.random.default_rng((seed, 0, 0, 0, 0, _ASIDE)).random(len(self.data.train.labels))
+        chance = np.random.default_rng(stream_key(Stream.SET_ASIDE, seed)).random(len(self.data.train.labels))
         aside = chance < validation  # (whole training set,)
         found = []
         for number, (first, stop) in enumerate(zip(firsts, stops, strict=True), start=1):

@@ -63,7 +63,7 @@ class Tagger(nn.Module):
 
     def __init__(self, backbone: Backbone, attention: AttentionShape | None = None) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.attention_shape = backbone, attention
         self.sizes: list[int] = []  # classes per session
         self.heads = nn.ModuleList()
         self.attention = None if attention is None else attention.build(backbone)

@@ -74,6 +74,10 @@ class RunSettings:
         None, "folder in which runs share first sessions that are the same; none trains each", machine=True
     )
 
+    def epochs_of(self, session: int) -> int:
+        """Number of epochs in a session, from 1."""
+        return (self.base_epochs if session == 1 else None) or self.epochs
+
 
 @dataclass(frozen=True)
 class RunConfig:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.cache import DiskCache
 from ..core.errors import UserError
-from ..core.randomness import derive_seed
+from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.features import KeptStem, Views
 from ..data.images import UNKNOWN, DataSet, LabelledImages
@@ -82,7 +82,7 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
         The method and the file that its weights came from, if a local one.
     """
     settings = config.settings
-    torch.manual_seed(derive_seed(settings.seed))
+    torch.manual_seed(derive_seed(Stream.WEIGHTS, settings.seed))
     backbone = Backbone(settings.backbone, settings.image_size)
     kind = settings.data.partition(":")[0]
     known = BENCHMARK_CLASSES.values() if kind in BENCHMARK_CLASSES else ()  # COCO's labels include VOC's

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of, write_json
-from ..core.randomness import derive_seed
+from ..core.randomness import Stream, derive_seed
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
@@ -54,14 +54,12 @@ class _Taught(NamedTuple):
     """How a session's training went.
 
     Attributes:
-        epochs: in it.
-        seconds: that it took.
-        lent: by how much more than was spent here, without waiting.
+        epochs: number of epochs trained; 0 where the method has nothing to train.
+        seconds: training time, also where another run did the training.
     """
 
     epochs: int
     seconds: float
-    lent: float
 
 
 def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[str, Any]:
@@ -110,7 +108,8 @@ class _Run:
         self.sessions = self.data.protocol.sessions(self.settings.validation, self.settings.seed)
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
-            len(one.indices) * self._epochs(one) if self.method.trains(one) else 0 for one in self.sessions
+            len(one.indices) * self.settings.epochs_of(one.number) if self.method.trains(one) else 0
+            for one in self.sessions
         ]
         self.method.tagger.to(fabric.device)
         self.loader, self.test_loader = make_feeds(
@@ -139,13 +138,13 @@ class _Run:
     def _session(self, session: Session, position: Position | None, saved: dict[str, Tensor]) -> None:
         method, began, learning = self.method, time.monotonic(), 0.0
         if position is None:
-            torch.manual_seed(derive_seed(self.settings.seed, session.number))
+            torch.manual_seed(derive_seed(Stream.BEFORE_SESSION, self.settings.seed, session.number))
             method.before_session(session, self.infer)
             learning = time.monotonic() - began
             on_first(self.fabric, lambda: self._audit(session))
         training = method.training_set(session)
         taught = self._teach(session, training, position, saved)
-        torch.manual_seed(derive_seed(self.settings.seed, session.number, 0, 0, 0, 2))
+        torch.manual_seed(derive_seed(Stream.AFTER_SESSION, self.settings.seed, session.number))
         learning -= time.monotonic()
         method.after_session(session, self.infer)
         learning += time.monotonic()
@@ -155,7 +154,7 @@ class _Run:
         scored, state = self._score(session), method.state()
         result = self._measure(session, training, scored, state, seconds)
         self.results.append(result)
-        wall = time.monotonic() - began + taught.lent
+        wall = time.monotonic() - began
         on_first(self.fabric, lambda: self._keep(session, result, scored, state, taught.epochs, wall))
         self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
         self.reporter.result(result)
@@ -195,7 +194,7 @@ class _Run:
             self.method.tagger.to(self.fabric.device)  # what has grown; otherwise setting up an optimiser does it
             self.reporter.session(session.number, session.new_classes, training.shown, epochs=0, done=1.0)
             self.reporter.stop()
-            return _Taught(0, 0.0, 0.0)
+            return _Taught(0, 0.0)
         loop = SessionTraining(self.method, session.number, training, self.settings, self.fabric, self.loader, saved)
         return self._train(session, training, loop, position)
 
@@ -206,17 +205,17 @@ class _Run:
         base = self._shared_base(session, training, is_new=position is None)
         with nullcontext() if base is None else base.claim(self.reporter.say):
             given = base.take() if base is not None and position is None else None
-            if base is not None and given is not None:
+            if given is not None:
                 self.reporter.say("session 1 is taken from another run that started alike")
                 on_first(self.fabric, lambda: self.folder.log(*given["epochs"]))
-                return _Taught(loop.epochs, given["seconds"], given["seconds"] - base.waited)
+                return _Taught(loop.epochs, given["seconds"])
             done = 0.0 if position is None else loop.part_done(position)
             self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
             seconds = loop.run(self._hooks(session, loop.epochs), position).seconds
             if base is not None and self.is_writer:
                 records = [one for one in parse_lines(self.folder.metrics) if "losses" in one]
                 base.give({"seconds": seconds, "epochs": records})
-        return _Taught(loop.epochs, seconds, 0.0 if base is None else -base.waited)
+        return _Taught(loop.epochs, seconds)
 
     def _shared_base(self, session: Session, training: TrainingSet, is_new: bool) -> SharedBase | None:
         """Where the session is shared, if it is one that can be."""
@@ -252,7 +251,10 @@ class _Run:
         def on_epoch(record: dict[str, Any]) -> None:
             on_first(self.fabric, lambda: self.folder.log(record))
             self.reporter.epoch(record, epochs)
-            done = sum(self._epochs(one) for one in self.sessions[: session.number - 1]) + record["epoch"]
+            done = (
+                sum(self.settings.epochs_of(one.number) for one in self.sessions[: session.number - 1])
+                + record["epoch"]
+            )
             self.scalars.write("loss", record["losses"], done)
 
         def save(position: Position, tensors: dict[str, Tensor]) -> None:
@@ -313,9 +315,6 @@ class _Run:
             "threads": torch.get_num_threads(),
             "weights": None if file is None else {"file": str(file), "sha256": sha256_of(file)},
         }
-
-    def _epochs(self, session: Session) -> int:
-        return (self.settings.base_epochs if session.number == 1 else None) or self.settings.epochs
 
 
 def _peak_memory(device: torch.device) -> dict[str, float | None]:
