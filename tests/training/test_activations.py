@@ -170,7 +170,7 @@ def test_any_method_can_train_on_the_features_of_a_frozen_backbone(tmp_path: Pat
     small = {"class_queries": {"width": 16, "heads": 4}, "analytic": {"expansion": 32}}
     changes["options"] = small.get(method, settings(method)["options"])
     results = run(make_config(settings(method, **changes)), tmp_path / "run")
-    assert results["finished"]
+    assert results.finished
     shapes = sorted(np.load(file, mmap_mode="r").shape for file in (tmp_path / "cache" / "frozen").glob("*.npy"))
     assert shapes == [(40, 1, 2, 2, 128), (48, 4, 2, 2, 128)]
 
@@ -178,7 +178,7 @@ def test_any_method_can_train_on_the_features_of_a_frozen_backbone(tmp_path: Pat
 def test_a_transformer_can_be_frozen_too(tmp_path):
     changes = {"backbone": "test_vit", "image_size": 32, "backbone_mode": "frozen", "epochs": 1}
     values = settings("krt", **changes, cache=str(tmp_path / "cache"))
-    assert run(make_config(values), tmp_path / "run")["finished"]
+    assert run(make_config(values), tmp_path / "run").finished
 
 
 def test_a_method_that_works_inside_the_backbone_says_so(tmp_path):

@@ -6,7 +6,7 @@ import base64
 import io
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from ..core.errors import UserError
 from ..core.files import write_atomically, write_text
 from .attention_maps import maps_for_report
-from .cells import Table, to_csv, to_latex, to_markdown
-from .collect import Collection, Group
 from .cost_figure import costs
 from .figures import forgetting_strips, map_curves
 from .heat_maps import heat_map
-from .page_tables import PageTable, page_table
+from .runs import Collection, Group
 from .style import NARROW, WIDE, house_style, to_inline, to_png, to_svg
-from .tables import cost, environment, forgetting, label, per_class, published, sessions, summary
+from .table import Table, to_csv, to_latex, to_markdown
+from .tables import cost, environment, forgetting, per_class, published, sessions, summary
 from .tables import pseudo_labels as pseudo_label_table
 from .training_figures import losses, pseudo_labels
 
@@ -33,17 +32,17 @@ SettingFigure = Callable[[Collection, str, int], "Figure | None"]
 SettingTable = Callable[[Collection, str], Table | None]
 GroupFigure = Callable[[Group], "Figure | None"]
 _FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
-_MANY = 9  # drawings of a setting: more of them load folded
-# Of each section: its name in the navigation, its heading, and what the reader must know.
+_MANY = 9  # more drawings than this per setting start folded
+# For each section: its name in the navigation, its heading, and what the reader must know.
 TITLES = {
     "summary": ("Summary", "Summary", ""),
     "published": ("Published", "Measured and published", ""),
     "curves": (
         "Curves",
         "mAP as classes arrive",
-        "Each mark is measured over all classes seen so far, the mean over seeds with a band of one sample "
-        "deviation. A long-dashed level line is a run that learned all classes at once; open marks on a "
-        "dotted line are published.",
+        "Each mark is the mAP over all classes seen so far, the mean over seeds with a band of one sample "
+        "deviation. A horizontal dashed line is a run that learned all classes at once; open marks on a "
+        "dotted line are published values.",
     ),
     "classes": (
         "Classes",
@@ -66,12 +65,12 @@ TITLES = {
     "losses": (
         "Losses",
         "Losses",
-        "Each term over the epochs of all sessions: the first seed in bold, the others thin.",
+        "Each term of the loss over the epochs of all sessions; the first seed in bold, the others as thin lines.",
     ),
     "cost": (
         "Cost",
         "Cost",
-        "A bar is the mean over sessions and seeds, a dot a session. Memory is the largest of a process.",
+        "A bar is the mean over sessions and seeds, a dot is a session. Memory is the peak of the largest process.",
     ),
     "attention": (
         "Attention",
@@ -87,11 +86,11 @@ class Drawing:
     """A figure on the page.
 
     Attributes:
-        key: its file's name without the ending.
-        caption: above it.
-        wide, narrow: the elements for a desk and for a phone; one that fits both is `wide` alone.
-        picture: a picture as a data URI instead of them.
-        method, setting: what a reader may filter by; the method is empty if it shows several.
+        key: the name of its file without the ending.
+        caption: the text above it.
+        wide, narrow: the elements for a desktop and for a phone; `wide` alone if it fits both.
+        picture: a picture as a data URI, instead of the elements.
+        method, setting: what a reader may filter by; the method is empty if the figure shows several.
     """
 
     key: str
@@ -105,11 +104,11 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Block:
-    """What a section says about one setting, or about all if that is empty."""
+    """What a section says about one setting, or about all settings if `setting` is empty."""
 
     setting: str
     drawings: Sequence[Drawing] = ()
-    table: PageTable | None = None
+    table: Table | None = None
     is_grid: bool = False
     is_folded: bool = False  # the drawings
     is_table_folded: bool = True
@@ -125,31 +124,31 @@ class Section:
 
     @property
     def name(self) -> str:
-        """What the navigation calls it."""
+        """The name in the navigation."""
         return TITLES[self.key][0]
 
     @property
     def title(self) -> str:
-        """Its heading."""
+        """The heading."""
         return TITLES[self.key][1]
 
     @property
     def note(self) -> str:
-        """What the reader must know; empty where the table says it."""
+        """What the reader must know; empty where the note of the table says it."""
         return TITLES[self.key][2]
 
 
 class SectionWriter:
-    """Makes the sections of the page and writes their tables and figures as files.
+    """Makes the sections of the page, and writes their tables and figures as files.
 
     Arguments:
         out: the folder of the report.
-        say: told what is being drawn.
+        say: called with a line about each step.
     """
 
     def __init__(self, collection: Collection, out: Path, say: Callable[[str], None]) -> None:
         self.collection, self.out, self.say = collection, out, say
-        self.keys: set[str] = set()
+        self.files: set[str] = set()
 
     def sections(self, images: int) -> list[Section]:
         """Every section that has something to show, in reading order."""
@@ -198,7 +197,7 @@ class SectionWriter:
         for setting in self.collection.settings:
             drawn = [(group, draw(group)) for group in self.collection.of_setting(setting)]
             drawings = [
-                self._drawing(f"{key}-{setting}-{group.name}", label(group), setting, figure, method=group.method)
+                self._drawing(f"{key}-{setting}-{group.name}", group.label, setting, figure, method=group.method)
                 for group, figure in drawn
                 if figure is not None
             ]
@@ -208,16 +207,17 @@ class SectionWriter:
                 blocks.append(Block(setting, drawings, shown, is_grid=True, is_folded=len(drawings) > _MANY))
         return Section(key, blocks)
 
-    def _table(self, table: Table) -> PageTable:
+    def _table(self, table: Table) -> Table:
+        named = replace(table, name=self._free_name("tables", table.name))
         for ending, render in _FORMATS.items():
-            write_text(self.out / "tables" / f"{table.key}.{ending}", render(table))
-        return page_table(table, self.collection)
+            write_text(self.out / "tables" / f"{named.name}.{ending}", render(named))
+        return named
 
     def _drawing(
         self, name: str, caption: str, setting: str, wide: Figure, narrow: Figure | None = None, method: str = ""
     ) -> Drawing:
-        """Write the wide figure as files; both become elements of the page."""
-        key, description = self._key(name), f"{caption}, {setting}"
+        """Write the wide figure as files, and make elements of the page from both."""
+        key, description = self._free_name("figures", name), f"{caption}, {setting}"
         self.say(f"figure {key}")
         svg = to_svg(wide, key)
         write_text(self.out / "figures" / f"{key}.svg", svg)
@@ -229,7 +229,7 @@ class SectionWriter:
         return [block for setting in self.collection.settings for block in self._maps(setting, images)]
 
     def _maps(self, setting: str, images: int) -> list[Block]:
-        """Pictures of the first group that has maps, those with cross-attention first; else why there are none."""
+        """Pictures of the first group that has maps, trying cross-attention first; else the reason why none has."""
         groups = sorted(
             self.collection.of_setting(setting), key=lambda group: not group.runs[0].config.get("options.ica")
         )
@@ -248,10 +248,10 @@ class SectionWriter:
         stream = io.BytesIO()
         with house_style():
             figure.savefig(stream, format="png", metadata={"Software": None})
-        data, key = stream.getvalue(), self._key(f"attention-{group.setting}-{group.name}")
+        data, key = stream.getvalue(), self._free_name("figures", f"attention-{group.setting}-{group.name}")
         self._write_png(key, data)
         picture = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-        return Drawing(key, f"{label(group)}: {caption}", group.setting, group.method, picture=picture)
+        return Drawing(key, f"{group.label}: {caption}", group.setting, group.method, picture=picture)
 
     def _write_png(self, key: str, png: bytes) -> None:
         def write(partial: Path) -> None:
@@ -259,10 +259,10 @@ class SectionWriter:
 
         write_atomically(self.out / "figures" / f"{key}.png", write)
 
-    def _key(self, name: str) -> str:
-        """A file's name that is not taken."""
+    def _free_name(self, folder: str, name: str) -> str:
+        """The name made fit for a file, with a number if another file of the folder has it."""
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80]
         numbered = (f"{slug}-{number}" if number > 1 else slug for number in count(1))
-        key = next(one for one in numbered if one not in self.keys)
-        self.keys.add(key)
-        return key
+        free = next(one for one in numbered if f"{folder}/{one}" not in self.files)
+        self.files.add(f"{folder}/{free}")
+        return free
