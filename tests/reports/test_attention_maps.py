@@ -296,7 +296,7 @@ def test_a_report_gets_captions_and_drawings(krt_folder):
     drawings = maps_for_report(krt_folder, 2)
     assert len(drawings) == 2
     caption, figure = drawings[0]
-    assert "truly there: " in caption
+    assert "true labels: " in caption
     assert len(figure.axes) >= 1 + 1 + 3 + 1
 
 

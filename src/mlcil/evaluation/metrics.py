@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Array = NDArray[Any]  # scores of any floating type, or labels of any integer type
 THRESHOLDS = (0.5, 0.8)  # KRT's tables use 0.8
 _ROUNDING = 1e-5  # a cosine that was scaled to 0..1 may leave that range by this much
 
@@ -23,8 +24,8 @@ _ROUNDING = 1e-5  # a cosine that was scaled to 0..1 may leave that range by thi
 class Measurement(NamedTuple):
     """What metrics are computed from: a model after a session, seen through N test images and K classes."""
 
-    scores: NDArray[Any]  # (N, K), higher means more likely present
-    labels: NDArray[Any]  # (N, K) of 1, 0 or -1
+    scores: Array  # (N, K), higher means more likely present
+    labels: Array  # (N, K) of 1, 0 or -1
     ap: Floats  # (K, T) AP in percent after each of T sessions, this one last; NaN if unseen or without a positive
     thresholds: Floats | None = None  # (K,), those stored with the model
     probabilities: Floats | None = None  # (N, K), the scores after calibration
@@ -90,7 +91,7 @@ class Forgetting(NamedTuple):
     mean: float  # over the old classes; 0 if there are none
 
 
-def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
+def average_precision(scores: Array, labels: Array) -> Floats:
     """Non-interpolated average precision of each class, equal to scikit-learn's, ties included.
 
     Arguments:
@@ -110,7 +111,7 @@ def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
     return np.array([_average_precision(one[known >= 0], one[known == 1]) for one, known in pairs], np.float64)
 
 
-def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float | Floats) -> F1:
+def f1_scores(scores: Array, labels: Array, threshold: float | Floats) -> F1:
     """Class-wise and overall F1 when a class is predicted wherever `score > threshold`.
 
     Classes without a positive label are left out of both class-wise means; the overall F1 pools every
@@ -138,7 +139,7 @@ def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float | Flo
     return F1(cf1=_mean(per_class), cf1_of_means=of_means, of1=float(pooled))
 
 
-def expected_calibration_error(scores: NDArray[Any], labels: NDArray[Any], bins: int = 15) -> float:
+def expected_calibration_error(scores: Array, labels: Array, bins: int = 15) -> float:
     """How far probabilities are from frequencies: |mean score - share of positives| per bin, weighted by bin size.
 
     All classes are pooled. Bins are equally wide and include their lower edge; the last one also includes 1.
@@ -203,7 +204,7 @@ def _last(matrix: Floats) -> Floats:
     return matrix[:, -1] if matrix.shape[1] else np.full(len(matrix), np.nan)
 
 
-def _average_precision(known: NDArray[Any], positive: NDArray[Any]) -> float:
+def _average_precision(known: Array, positive: Array) -> float:
     """The AP of one class.
 
     Images with equal scores have no order, so each positive counts the precision at the end of its tie: the share of
@@ -221,7 +222,7 @@ def _average_precision(known: NDArray[Any], positive: NDArray[Any]) -> float:
     return float((found / claimed).mean())
 
 
-def _ratio(above: Any, below: Any) -> Floats:
+def _ratio(above: Array, below: Array) -> Floats:
     return np.where(np.asarray(below) > 0, above / np.maximum(below, 1), 0.0)
 
 
@@ -229,7 +230,7 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def check_scores(scores: NDArray[Any], labels: NDArray[Any]) -> None:
+def check_scores(scores: Array, labels: Array) -> None:
     """Raise ValueError unless both are (N, K) and every score can be ranked."""
     if scores.ndim != 2 or scores.shape != labels.shape:
         raise ValueError(f"scores {scores.shape} and labels {labels.shape} must both be (images, classes)")

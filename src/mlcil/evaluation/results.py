@@ -127,14 +127,7 @@ def evaluate(
     Raises:
         UserError: no test image shows any seen class, so there is nothing to measure.
     """
-    names = list(scored.classes)
-    if scored.scores.shape[1:] != (len(names),):
-        raise ValueError(f"got scores {scored.scores.shape} for {len(names)} classes, expected one column each")
-    percent = (100 * average_precision(scored.scores, scored.labels)).tolist()  # (K,)
-    ap = {name: None if math.isnan(value) else value for name, value in zip(names, percent, strict=True)}
-    if all(value is None for value in ap.values()):
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise UserError(f"no test image shows any of the {len(names)} seen classes ({some})")
+    names, ap = list(scored.classes), _ap_by_class(scored)
     # Earlier APs are taken as results.json holds them, so that resuming changes no bit.
     history = _ap_matrix(names, [*(result.ap for result in earlier), ap])
     probabilities = None if calibration is None else calibration.probabilities(scored.scores)
@@ -209,6 +202,18 @@ def _from_json(value: Any, kind: Any, problem: str, where: str = "it") -> Any:
     if kind is Any or type(value) is kind or (kind is float and type(value) is int):
         return value
     raise UserError(f"{problem}: {where} should be {getattr(origin or kind, '__name__', kind)}, got {value!r:.40}")
+
+
+def _ap_by_class(scored: ScoredImages) -> dict[str, float | None]:
+    names = scored.classes
+    if scored.scores.shape[1:] != (len(names),):
+        raise ValueError(f"got scores {scored.scores.shape} for {len(names)} classes, expected one column each")
+    percent = (100 * average_precision(scored.scores, scored.labels)).tolist()  # (K,)
+    ap = {name: None if math.isnan(value) else value for name, value in zip(names, percent, strict=True)}
+    if all(value is None for value in ap.values()):
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise UserError(f"no test image shows any of the {len(names)} seen classes ({some})")
+    return ap
 
 
 def _ap_matrix(classes: Sequence[str], columns: Sequence[Mapping[str, float | None]]) -> Floats:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import UserError
-from ..evaluation.paired import Difference, Interval, Pair, paired_difference
+from ..evaluation.paired import Difference, Interval, paired_difference
 from ..evaluation.scores import ScoredImages, load_scores, scores_file
 from .collect import distinct_names
 from .runs import RunRecord, read_run
@@ -69,15 +69,14 @@ def compare_runs(
     sides = _find_runs(first), _find_runs(second)
     pairs, notes = _pair_up(*sides)
     flat = [run for pair in pairs for run in pair]
-    numbers = iter(_choose_sessions(flat, session))
-    sessions = list(zip(numbers, numbers, strict=True))
+    numbers = _choose_sessions(flat, session)
+    scored = list(map(_load, flat, numbers))
     name, other = _side_names(*pairs[0])
-    scored = [_load(*entry) for entry in zip(pairs, sessions, strict=True)]
     try:
-        difference = paired_difference(scored, resamples)
+        difference = paired_difference(list(zip(scored[::2], scored[1::2], strict=True)), resamples)
     except UserError as error:
         raise UserError(f"cannot compare {name} with {other}: {error}") from None
-    return RunComparison(name, other, pairs, sessions, notes, difference)
+    return RunComparison(name, other, pairs, list(zip(numbers[::2], numbers[1::2], strict=True)), notes, difference)
 
 
 def comparison_view(comparison: RunComparison) -> Group:
@@ -184,11 +183,7 @@ def _choose_sessions(runs: Sequence[RunRecord], session: int | None) -> list[int
     return [numbers[last] for numbers in reached]
 
 
-def _load(runs: tuple[RunRecord, RunRecord], sessions: tuple[int, int]) -> Pair:
-    return _load_one(runs[0], sessions[0]), _load_one(runs[1], sessions[1])
-
-
-def _load_one(run: RunRecord, session: int) -> ScoredImages:
+def _load(run: RunRecord, session: int) -> ScoredImages:
     file = scores_file(run.path, session)
     if not file.exists():
         raise UserError(f"{run.path} lacks {file.relative_to(run.path)}, the test scores to compare")

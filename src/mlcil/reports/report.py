@@ -47,23 +47,21 @@ def write_report(
         UserError: there is no run to show, or a file cannot be written.
     """
     collection = collect(paths)
-    sections = SectionWriter(collection, out, say).sections(images)
     text = _template().render(
         title=title,
         lead=_lead(collection),
         paragraphs=[part for part in re.split(r"\n\s*\n", explanation.strip()) if part],
-        sections=sections,
+        sections=SectionWriter(collection, out, say).sections(images),
         settings=collection.settings,
-        methods=list(dict.fromkeys(group.method for group in collection.groups)),
-        groups=[{"method": group.method, "setting": group.setting} for group in collection.groups],
         colours=COLOURS,
         gradient=gradient(),
-        overall=[*commands, *collection.commands],
-        commands=[(group, _commands(group)) for group in collection.groups],
+        commands=[*commands, *collection.commands],
+        groups=[(group, _commands(group)) for group in collection.groups],
         problems=collection.problems,
     )
-    write_text(out / "index.html", text)
-    return out / "index.html"
+    page = out / "index.html"
+    write_text(page, text)
+    return page
 
 
 def _template() -> Template:
