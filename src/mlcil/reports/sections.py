@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.errors import UserError
 from ..core.files import write_atomically, write_text
@@ -32,52 +32,60 @@ SettingFigure = Callable[[Collection, str, int], "Figure | None"]
 SettingTable = Callable[[Collection, str], Table | None]
 GroupFigure = Callable[[Group], "Figure | None"]
 _FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
-_MANY = 9  # more drawings than this per setting start folded
-# For each section: its name in the navigation, its heading, and what the reader must know.
-TITLES = {
-    "summary": ("Summary", "Summary", ""),
-    "published": ("Published", "Measured and published", ""),
-    "curves": (
+
+
+class Heading(NamedTuple):
+    """The name of a section in the navigation, its title, and what the reader must know if no table's note says it."""
+
+    name: str
+    title: str
+    note: str = ""
+
+
+HEADINGS = {
+    "summary": Heading("Summary", "Summary"),
+    "published": Heading("Published", "Measured and published"),
+    "curves": Heading(
         "Curves",
         "mAP as classes arrive",
         "Each mark is the mAP over all classes seen so far, the mean over seeds with a band of one sample "
         "deviation. A horizontal dashed line is a run that learned all classes at once; open marks on a "
         "dotted line are published values.",
     ),
-    "classes": (
+    "classes": Heading(
         "Classes",
         "What became of each class",
         "Average precision of every class after every session. A row that darkens to the right is a class "
         "being forgotten; an empty cell is a class not yet seen or without a positive test image.",
     ),
-    "forgetting": (
+    "forgetting": Heading(
         "Forgetting",
         "What was forgotten",
         "A dot is an old class: its AP after the last session minus the best it ever had. The upright bar is "
         "the mean; 0 means that nothing was lost.",
     ),
-    "pseudo-labels": (
+    "pseudo-labels": Heading(
         "Pseudo labels",
         "Pseudo labels",
         "What methods put in place of the labels of old classes that a session's images lack, measured "
         "against the truth that the method never sees.",
     ),
-    "losses": (
+    "losses": Heading(
         "Losses",
         "Losses",
         "Each term of the loss over the epochs of all sessions; the first seed in bold, the others as thin lines.",
     ),
-    "cost": (
+    "cost": Heading(
         "Cost",
         "Cost",
         "A bar is the mean over sessions and seeds, a dot is a session. Memory is the peak of the largest process.",
     ),
-    "attention": (
+    "attention": Heading(
         "Attention",
         "Where the models look",
         "Where in a test image a model finds each tag, and where the parts learned in each session look.",
     ),
-    "environment": ("Environment", "Environment", ""),
+    "environment": Heading("Environment", "Environment"),
 }
 
 
@@ -109,33 +117,18 @@ class Block:
     setting: str
     drawings: Sequence[Drawing] = ()
     table: Table | None = None
-    is_grid: bool = False
-    is_folded: bool = False  # the drawings
+    is_grid: bool = False  # whether the drawings are small and stand side by side
     is_table_folded: bool = True
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading; see `TITLES`."""
+    """A part of the page."""
 
     key: str
+    heading: Heading
     blocks: Sequence[Block]
-
-    @property
-    def name(self) -> str:
-        """The name in the navigation."""
-        return TITLES[self.key][0]
-
-    @property
-    def title(self) -> str:
-        """The heading."""
-        return TITLES[self.key][1]
-
-    @property
-    def note(self) -> str:
-        """What the reader must know; empty where the note of the table says it."""
-        return TITLES[self.key][2]
 
 
 class SectionWriter:
@@ -153,45 +146,38 @@ class SectionWriter:
     def sections(self, images: int) -> list[Section]:
         """Every section that has something to show, in reading order."""
         whole = self.collection
-        found = [
-            self._table_alone("summary", summary(whole)),
-            self._table_alone("published", published(whole)),
-            self._per_setting("curves", map_curves, sessions, is_table_folded=False),
-            self._per_group("classes", heat_map, per_class),
-            self._per_setting("forgetting", forgetting_strips, forgetting),
-            self._per_setting("pseudo-labels", pseudo_labels, over_all=pseudo_label_table(whole)),
-            self._per_group("losses", losses),
-            self._per_setting("cost", costs, over_all=cost(whole)),
-            Section("attention", self._attention(images) if images else []),
-            self._table_alone("environment", environment(whole)),
-        ]
-        return [section for section in found if section.blocks]
+        blocks = {
+            "summary": self._over_all(summary(whole), is_folded=False),
+            "published": self._over_all(published(whole), is_folded=False),
+            "curves": self._per_setting("curves", map_curves, sessions, is_table_folded=False),
+            "classes": self._per_group("classes", heat_map, per_class),
+            "forgetting": self._per_setting("forgetting", forgetting_strips, forgetting),
+            "pseudo-labels": self._per_setting("pseudo-labels", pseudo_labels)
+            + self._over_all(pseudo_label_table(whole)),
+            "losses": self._per_group("losses", losses),
+            "cost": self._per_setting("cost", costs) + self._over_all(cost(whole)),
+            "attention": [self._maps(setting, images) for setting in whole.settings if images],
+            "environment": self._over_all(environment(whole), is_folded=False),
+        }
+        return [Section(key, HEADINGS[key], found) for key, found in blocks.items() if found]
 
-    def _table_alone(self, key: str, table: Table | None) -> Section:
-        return Section(key, [Block("", table=self._table(table), is_table_folded=False)] if table else [])
+    def _over_all(self, table: Table | None, is_folded: bool = True) -> list[Block]:
+        """A table about all settings."""
+        return [Block("", table=self._table(table), is_table_folded=is_folded)] if table else []
 
     def _per_setting(
-        self,
-        key: str,
-        draw: SettingFigure,
-        tabulate: SettingTable = lambda collection, setting: None,
-        is_table_folded: bool = True,
-        over_all: Table | None = None,
-    ) -> Section:
-        """A figure and a table for each setting, and a table over all of them."""
+        self, key: str, draw: SettingFigure, tabulate: SettingTable | None = None, is_table_folded: bool = True
+    ) -> list[Block]:
+        """A figure and a table for each setting."""
         blocks = []
         for setting in self.collection.settings:
             wide, narrow = (draw(self.collection, setting, width) for width in (WIDE, NARROW))
-            drawings = [self._drawing(f"{key}-{setting}", TITLES[key][1], setting, wide, narrow)] if wide else []
-            table = tabulate(self.collection, setting)
-            if drawings or table:
-                shown = self._table(table) if table else None
-                blocks.append(Block(setting, drawings, shown, is_table_folded=is_table_folded and bool(drawings)))
-        return Section(key, blocks + ([Block("", table=self._table(over_all))] if over_all else []))
+            name, title = f"{key}-{setting}", HEADINGS[key].title
+            drawings = [self._drawing(name, title, setting, wide, narrow)] if wide else []
+            blocks += self._with_table(Block(setting, drawings, is_table_folded=is_table_folded), tabulate)
+        return blocks
 
-    def _per_group(
-        self, key: str, draw: GroupFigure, tabulate: SettingTable = lambda collection, setting: None
-    ) -> Section:
+    def _per_group(self, key: str, draw: GroupFigure, tabulate: SettingTable | None = None) -> list[Block]:
         """A figure for each group, and a table for each setting."""
         blocks = []
         for setting in self.collection.settings:
@@ -201,11 +187,15 @@ class SectionWriter:
                 for group, figure in drawn
                 if figure is not None
             ]
-            table = tabulate(self.collection, setting)
-            if drawings or table:
-                shown = self._table(table) if table else None
-                blocks.append(Block(setting, drawings, shown, is_grid=True, is_folded=len(drawings) > _MANY))
-        return Section(key, blocks)
+            blocks += self._with_table(Block(setting, drawings, is_grid=True), tabulate)
+        return blocks
+
+    def _with_table(self, block: Block, tabulate: SettingTable | None) -> list[Block]:
+        """The block with the table of its setting; nothing if it has neither drawings nor a table."""
+        table = tabulate(self.collection, block.setting) if tabulate is not None else None
+        if table is not None:
+            return [replace(block, table=self._table(table))]
+        return [block] if block.drawings else []
 
     def _table(self, table: Table) -> Table:
         named = replace(table, name=self._free_name("tables", table.name))
@@ -225,10 +215,7 @@ class SectionWriter:
         small = to_inline(to_svg(narrow, f"{key} narrow"), description) if narrow is not None else ""
         return Drawing(key, caption, setting, method, to_inline(svg, description), small)
 
-    def _attention(self, images: int) -> list[Block]:
-        return [block for setting in self.collection.settings for block in self._maps(setting, images)]
-
-    def _maps(self, setting: str, images: int) -> list[Block]:
+    def _maps(self, setting: str, images: int) -> Block:
         """Pictures of the first group that has maps, trying cross-attention first; else the reason why none has."""
         groups = sorted(
             self.collection.of_setting(setting), key=lambda group: not group.runs[0].config.get("options.ica")
@@ -241,8 +228,8 @@ class SectionWriter:
             except UserError as error:
                 reasons.append(str(error))
                 continue
-            return [Block(setting, [self._picture(group, *entry) for entry in maps])]
-        return [Block(setting, note=reasons[0])]
+            return Block(setting, [self._picture(group, *entry) for entry in maps])
+        return Block(setting, note=reasons[0])
 
     def _picture(self, group: Group, caption: str, figure: Figure) -> Drawing:
         stream = io.BytesIO()
