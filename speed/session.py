@@ -95,7 +95,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 def session_seconds(folder: Path, number: int) -> float:
     """The wall clock of a session."""
-    return next(one["session_seconds"] for one in lines_of(folder) if one["session"] == number and "map" in one)
+    return next(one["session_seconds"] for one in lines_of(folder) if one["session"] == number and "mAP" in one)
 
 
 def epoch_seconds(folder: Path, number: int) -> float:

@@ -143,9 +143,9 @@ def check_results(trial: _Trial) -> None:
 
 def _check_budget(trial: _Trial, text: str) -> None:
     out, budget = trial.folder / f"budget {text}".replace(":", " "), Budget.parse(text)
-    for session in run(trial.config(buffer=text, epochs=1), out)["sessions"]:
-        allowed = budget.total or budget.per_class * len(session["classes"])
-        trial.expect(session["notes"]["exemplars"] <= allowed, f"a buffer of {text} keeps at most {allowed} images")
+    for session in run(trial.config(buffer=text, epochs=1), out).sessions:
+        allowed = budget.total or budget.per_class * len(session.classes)
+        trial.expect(session.notes["exemplars"] <= allowed, f"a buffer of {text} keeps at most {allowed} images")
 
 
 def check_growth(trial: _Trial) -> None:

@@ -113,14 +113,14 @@ def test_run_show_and_continue(mlcil, tmp_path: Path) -> None:  # type: ignore[n
     assert f"{results['last_map']:.1f}" in out
     code, out, _ = mlcil("show", "a")
     assert code == 0
-    assert f"{results['sessions'][0]['map']:.1f}" in out
+    assert f"{results['sessions'][0]['metrics']['mAP']:.1f}" in out
     mlcil("run", "--method", "krt", *TINY, "--set", "width=16", "--out", "b")
     code, out, _ = mlcil("show", "a", "b")
     assert code == 0
     assert "ft" in out
     assert "krt" in out
     code, out, _ = mlcil("show", "a", "b", "--markdown")
-    assert out.startswith("|")
+    assert out.startswith("## Summary")
     code, _, error = mlcil("run", "--method", "ft", *TINY, "--epochs", "2", "--out", "a")
     assert code == 2
     assert "epochs: 1 -> 2" in one_line(error)

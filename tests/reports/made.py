@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from mlcil.evaluation.results import SessionResult, evaluate, summarise
+from mlcil.evaluation.results import HEADER, RunResult, SessionFacts, SessionResult, evaluate, write_results
+from mlcil.evaluation.scores import ScoredImages
 from mlcil.training.config import make_config
 
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen")
-EPOCHS, IMAGES, SECONDS = 2, 40, 3.0  # of each session
-_HEADER = ("method", "data", "protocol", "order", "backbone", "weights", "image_size", "buffer", "seed", "epochs")
+EPOCHS, IMAGES, SECONDS, KEPT = 2, 40, 3.0, 12_340_000  # of each session
 
 
 def made_run(
@@ -32,7 +32,7 @@ def made_run(
 
     Arguments:
         counts: the number of classes seen after each session.
-        done: how many of these sessions are finished; all of them unless told.
+        done: how many of these sessions are finished; all of them if not given.
         names: the classes, at least as many as the largest count.
         config: further settings of the run or options of its method, such as buffer="20" or preset="...".
 
@@ -44,18 +44,27 @@ def made_run(
     values = make_config({}, settings).to_dict()
     done = len(counts) if done is None else done
     sessions = made_sessions(method, seed, counts[:done], names)
-    header = {key: values[key] for key in _HEADER} | {"preset": values.get("preset"), "bad_images": []}
     lines = [line for result in sessions for line in metric_lines(result, seed)]
     files = {
         "config.yaml": yaml.safe_dump(values, sort_keys=False),
-        "results.json": json.dumps(summarise(header, sessions, done == len(counts)), indent=2),
         "metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
         "environment.json": json.dumps({"launches": [launch(method, seed)]}),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         (folder / file).write_text(text)
+    header = {name: values.get(name) for name in HEADER}
+    result = RunResult(**header, bad_images=[], finished=done == len(counts), sessions=sessions)
+    write_results(folder / "results.json", result)
     return folder
+
+
+def change_result(folder: Path, last: dict[str, Any] | None = None, **changes: Any) -> None:
+    """Change fields of a run's results.json, and of its last session with `last`."""
+    file = folder / "results.json"
+    record = json.loads(file.read_text()) | changes
+    record["sessions"][-1:] = [one | (last or {}) for one in record["sessions"][-1:]]
+    file.write_text(json.dumps(record))
 
 
 def made_sessions(method: str, seed: int, counts: Sequence[int], names: Sequence[str] = NAMES) -> list[SessionResult]:
@@ -68,8 +77,8 @@ def made_sessions(method: str, seed: int, counts: Sequence[int], names: Sequence
         first = counts[t - 1] if t else 0
         skill = np.where(np.arange(count) < first, 0.1, 0.4)
         scores = rng.random((60, count)) * 0.6 + labels * skill
-        notes = {"threshold": 0.8 - 0.1 * t}
-        sessions.append(evaluate(scores, labels, t + 1, names[:count], first, sessions, IMAGES, SECONDS, notes))
+        scored = ScoredImages(scores.astype(np.float32), labels, np.arange(60), tuple(names[:count]))
+        sessions.append(evaluate(scored, sessions, SessionFacts(IMAGES, SECONDS, KEPT, {})))
     return sessions
 
 
@@ -87,7 +96,7 @@ def metric_lines(result: SessionResult, seed: int) -> list[dict[str, Any]]:
         epoch_line = {"peak_lr": 1e-4, "images": IMAGES, "seconds": seconds}
         lines.append({"session": number, "epoch": epoch, "losses": losses} | epoch_line)
     cost = {"session_seconds": SECONDS + 1, "peak_memory_mb": 500.0 + number, "gpu_memory_mb": None}
-    return [*lines, {"session": number, "epoch": EPOCHS, "map": result.map} | cost]
+    return [*lines, {"session": number, "epoch": EPOCHS, "mAP": result.map} | cost]
 
 
 def launch(method: str, seed: int, **changes: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import yaml
 from PIL import Image
 
 from mlcil.core.errors import UserError
-from mlcil.evaluation.results import evaluate
+from mlcil.evaluation.results import SessionFacts, evaluate
+from mlcil.evaluation.scores import ScoredImages
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, Tagger
 from mlcil.reports.attention_maps import explain_files, maps_for_report, pick_test_images
@@ -49,7 +50,8 @@ def stored(method, folder, **changes):
     if method == "krt":
         run.method.rates = [0.5] * len(SIZES)
     tensors, values = run.method.state()
-    result = evaluate(np.eye(7), np.eye(7), 3, CLASSES, 5, [], 20, 1.0, {})
+    scored = ScoredImages(np.eye(7, dtype=np.float32), np.eye(7, dtype=np.int8), np.arange(7), CLASSES)
+    result = evaluate(scored, [], SessionFacts(20, 1.0, 0, {}))
     for number in (1, 2, 3):
         save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, values | {"result": asdict(result)})
     return folder
@@ -294,7 +296,7 @@ def test_a_report_gets_captions_and_drawings(krt_folder):
     drawings = maps_for_report(krt_folder, 2)
     assert len(drawings) == 2
     caption, figure = drawings[0]
-    assert "truly there: " in caption
+    assert "true labels: " in caption
     assert len(figure.axes) >= 1 + 1 + 3 + 1
 
 

@@ -2,21 +2,22 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 
 from mlcil.core.errors import UserError
-from mlcil.core.files import write_json
 from mlcil.evaluation.paired import ClassDifference, Difference, Interval
-from mlcil.evaluation.results import evaluate, load_results, summarise
+from mlcil.evaluation.results import HEADER, RunResult, SessionFacts, evaluate, load_results, write_results
 from mlcil.evaluation.scores import ScoredImages, save_scores, scores_file
 from mlcil.reports.comparison import RunComparison, compare_runs, comparison_view, verdict
+from mlcil.training.config import make_config
 
 NAMES = ["ant", "bee", "cat", "dog"]
 LABELS = (np.random.default_rng(0).random((90, 4)) < 0.3).astype(np.int8)
 
 
-def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1, 2, 3), **header):
-    """A run folder with results.json and the scores after each session."""
+def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1, 2, 3), **options):
+    """A run folder with its configuration, its results and the scores after each session."""
     noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=LABELS.shape)
     sessions = []
     for number, count in enumerate(counts, start=1):
@@ -25,10 +26,13 @@ def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1
         labels = LABELS[rows][:, columns]
         scores = (signal * LABELS + noise).astype(np.float32)[rows][:, columns]
         names = tuple(NAMES[column] for column in columns)
-        sessions.append(evaluate(scores, labels, number, names, 0, sessions, 40, 3.0, {}))
-        save_scores(scores_file(folder, number), ScoredImages(scores, labels, rows, names))
-    header = {"method": method, "data": "zoo", "protocol": "B0-C2", "buffer": "0", "seed": seed, **header}
-    write_json(folder / "results.json", summarise(header, sessions, True))
+        scored = ScoredImages(scores, labels, rows, names)
+        sessions.append(evaluate(scored, sessions, SessionFacts(40, 3.0, 0, {})))
+        save_scores(scores_file(folder, number), scored)
+    values = make_config({"method": method, "seed": seed, "options": options}).to_dict()
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    header = {name: values[name] for name in HEADER}
+    write_results(folder / "results.json", RunResult(**header, bad_images=[], finished=True, sessions=sessions))
     return folder
 
 
@@ -58,7 +62,7 @@ def test_two_runs_are_compared_after_their_last_session(tmp_path):
     assert (comparison.first, comparison.second, comparison.notes) == ("ft", "krt", [])
     assert comparison.sessions == [(2, 2)]
     assert [one.name for one in comparison.difference.classes] == NAMES
-    maps = [load_results(run)["last_map"] for run in (first, second)]
+    maps = [load_results(run).last_map for run in (first, second)]
     assert comparison.difference.first == pytest.approx(maps[0], abs=1e-9)
     assert comparison.difference.second == pytest.approx(maps[1], abs=1e-9)
     assert comparison.difference.is_more_than_noise
@@ -97,7 +101,7 @@ def test_other_classes_after_the_session_asked_for_are_refused(tmp_path):
 
 def test_runs_without_common_classes_are_refused(tmp_path):
     first, second = make_run(tmp_path / "a", counts=(2,)), make_run(tmp_path / "b", counts=(3,))
-    with pytest.raises(UserError, match="no session after which all of these know the same classes: .*a, .*b$"):
+    with pytest.raises(UserError, match="no session after which all of these runs know the same classes: .*a, .*b$"):
         compared(first, second)
 
 
@@ -115,8 +119,8 @@ def test_folders_of_runs_are_paired_by_seed(tmp_path):
     ]
     assert comparison.difference.pairs == 3
     assert comparison.notes == [
-        f"left out, because the other side has none: seed 0 of {tmp_path / 'ft'}",
-        f"left out, because the other side has none: seed 5 of {tmp_path / 'krt'}",
+        f"seed 0 of {tmp_path / 'ft'} left out, because the other side lacks it",
+        f"seed 5 of {tmp_path / 'krt'} left out, because the other side lacks it",
     ]
     text = printed(comparison)
     assert "and 3 seeds): more than noise." in text
@@ -136,7 +140,13 @@ def test_two_single_runs_may_have_different_seeds(tmp_path):
     assert (comparison.first, comparison.second) == ("ft (seed 0)", "ft (seed 4)")
 
 
-def test_runs_that_only_their_options_tell_apart_are_named_by_their_folders(tmp_path):
+def test_runs_of_one_method_are_named_by_what_differs(tmp_path):
+    first, second = (make_run(tmp_path / name, "krt", token_weight=float(name)) for name in "34")
+    comparison = compared(first, second)
+    assert (comparison.first, comparison.second) == ("krt (token_weight 3.0)", "krt (token_weight 4.0)")
+
+
+def test_runs_that_nothing_tells_apart_are_named_by_their_folders(tmp_path):
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
     comparison = compared(first, second)
     assert (comparison.first, comparison.second) == (str(first), str(second))
@@ -148,7 +158,7 @@ def test_sides_that_are_not_one_method_over_seeds_are_refused(tmp_path):
         make_run(tmp_path / "mixed" / str(seed), ("ft", "krt")[seed], seed=seed)
         make_run(tmp_path / "twice" / str(seed), seed=3)
         make_run(tmp_path / "good" / str(seed), seed=seed)
-    with pytest.raises(UserError, match=r"mixed: .* differ in method \(ft, krt\), expected in the seed alone"):
+    with pytest.raises(UserError, match=r"mixed: .* differ in method \(ft, krt\), expected only in the seed"):
         compared(single, tmp_path / "mixed")
     with pytest.raises(UserError, match="several runs with seed 3 on one side, expected one: .*twice/0, .*twice/1$"):
         compared(tmp_path / "twice", single)
@@ -161,19 +171,15 @@ def test_folders_that_hold_no_run_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty holds no run"):
         compared(run, tmp_path / "empty")
-    with pytest.raises(UserError, match="nowhere is no folder"):
+    with pytest.raises(UserError, match="nowhere is not a folder"):
         compared(tmp_path / "nowhere", run)
 
 
-def test_a_run_of_an_older_version_is_named(tmp_path):
+def test_a_run_without_scores_is_named(tmp_path):
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", "krt")
     scores_file(second, 2).unlink()
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"b lacks session-02/scores\.safetensors, the test scores to compare$"):
         compared(first, second)
-    assert str(caught.value) == (
-        f"{second} lacks session-02/scores.safetensors, the test scores to compare: "
-        "a run made by this version has it, an older one must be repeated"
-    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +223,7 @@ def test_the_table_is_sorted_by_difference_and_marks_what_excludes_zero():
 
 def test_the_remarks_say_what_chance_alone_would_do_and_what_the_interval_covers():
     text = printed(an_outcome(5.0, 1.0, 9.0, without_positives=["yak"]))
-    assert "1 of 2 classes marked * (the interval excludes 0); about 0.1 would be by chance" in text
+    assert "1 of 2 classes marked * (the interval excludes 0); about 0.1 would be marked by chance" in text
     assert "One seed: the interval covers the choice of test images, not the luck of the seed." in text
     assert "No test image shows yak: left out." in text
     many = printed(an_outcome(5.0, 1.0, 9.0, pairs=5))
@@ -231,9 +237,9 @@ def test_the_comparison_as_json_holds_what_is_shown(tmp_path):
     found = comparison.difference
     assert (record["first"], record["second"]) == ("ft", "krt")
     assert record["runs"][0]["second"] == {"folder": str(tmp_path / "b"), "seed": 0, "session": 2}
-    assert record["map"]["difference"] == found.difference
-    assert record["map"]["interval"] == list(found.interval)
-    assert record["map"]["is_more_than_noise"] is True
+    assert record["mAP"]["difference"] == found.difference
+    assert record["mAP"]["interval"] == list(found.interval)
+    assert record["mAP"]["is_more_than_noise"] is True
     assert [entry["name"] for entry in record["classes"]] == NAMES
     assert record["classes"][0]["interval"] == list(found.classes[0].interval)
     assert (record["resamples"], record["level"], record["test_images"]) == (100, 0.95, found.images)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from matplotlib.collections import PathCollection
 from matplotlib.text import Text
 
-from mlcil.core.files import write_json
-from mlcil.reports.collect import Collection, Group, collect
+from mlcil.reports.collect import collect
 from mlcil.reports.cost_figure import costs
-from mlcil.reports.figures import curve, forgetting_per_class, forgetting_strips, map_curves
+from mlcil.reports.figures import forgetting_per_class, forgetting_strips, map_curves
 from mlcil.reports.heat_maps import ap_matrix, heat_map
+from mlcil.reports.runs import Collection, Group
 from mlcil.reports.style import COLOURS, INK, NARROW, PAPER, WIDE, cut, numbered_look, to_inline, to_png, to_svg
 from mlcil.reports.training_figures import losses, pseudo_label_course, pseudo_labels
 
@@ -88,19 +88,10 @@ def test_figures_of_a_group_fit_a_phone(collection, draw):
     assert_nothing_is_cut_off(figure)
 
 
-def test_a_curve_is_the_mean_and_sample_deviation_of_finished_seeds(collection):
-    group = group_of(collection, "krt")
-    maps = np.array([[session["map"] for session in run.sessions] for run in group.runs[:2]])
-    counts, mean, deviation = curve(group)
-    assert counts == [2, 4, 6]
-    np.testing.assert_allclose(mean, maps.mean(0))
-    np.testing.assert_allclose(deviation, np.abs(maps[0] - maps[1]) / np.sqrt(2))
-
-
 def test_joint_training_is_a_level_line_and_half_a_run_is_named_so(collection):
     axes = map_curves(collection, collection.settings[0]).axes[0]
     lines = {line.get_label(): line for line in axes.lines}
-    joint = group_of(collection, "joint").runs[0].results["last_map"]
+    joint = group_of(collection, "joint").runs[0].result.last_map
     assert set(lines) == {"krt", "ft", "joint", "lwf (unfinished)"}
     np.testing.assert_allclose(lines["joint"].get_ydata(), [joint, joint])
     assert len(lines["lwf (unfinished)"].get_xdata()) == 2
@@ -144,25 +135,11 @@ def test_one_class_per_session_draws(tmp_path):
 
 def test_the_heat_map_averages_seeds_by_class(collection):
     group = group_of(collection, "krt")
-    names, sessions, ap = ap_matrix(group)
-    both = [np.array(run.results["ap_matrix"]["ap"], dtype=float) for run in group.runs[:2]]
-    assert (names, sessions) == (list(group.runs[0].sessions[-1]["classes"]), [1, 2, 3])
-    np.testing.assert_allclose(ap, np.mean(both, axis=0))
+    names, ap = ap_matrix(group)
+    assert names == group.runs[0].result.classes
+    np.testing.assert_allclose(ap, np.mean([run.result.ap_matrix() for run in group.runs[:2]], axis=0))
     assert np.isnan(ap[1]).all()  # it has no positive
     assert np.isnan(ap[2, 0])  # not seen yet
-
-
-def test_the_heat_map_follows_names_where_seeds_see_classes_in_another_order(tmp_path):
-    for seed in (0, 1):
-        made_run(tmp_path, f"ft-{seed}", "ft", seed)
-    file = tmp_path / "ft-1" / "results.json"
-    results = json.loads(file.read_text())
-    for key in ("classes", "ap"):
-        results["ap_matrix"][key].reverse()
-    write_json(file, results)
-    _, _, ap = ap_matrix(collect([tmp_path]).groups[0])
-    first, second = (json.loads((tmp_path / f"ft-{seed}" / "results.json").read_text()) for seed in (0, 1))
-    assert ap[0, 0] == pytest.approx((first["ap_matrix"]["ap"][0][0] + second["ap_matrix"]["ap"][-1][0]) / 2)
 
 
 def test_eighty_classes_stay_readable(tmp_path):
@@ -196,19 +173,6 @@ def test_pseudo_labels_are_means_over_seeds(collection):
     assert pseudo_label_course(group, "precision") == {2: 81.0, 3: 81.0}
     titles = [axes.get_title("left") for axes in pseudo_labels(collection, collection.settings[0]).axes]
     assert titles == ["threshold", "labels per image", "precision, percent"]  # there is no recall
-
-
-def test_pseudo_labels_of_an_older_run_come_from_its_notes(tmp_path):
-    folder = made_run(tmp_path, "krt")
-    file = folder / "results.json"
-    results = json.loads(file.read_text())
-    for session in results["sessions"][1:]:
-        session["notes"] = {"threshold": 0.6, "pseudo_labels_per_image": 1.25, "target": 1.5}
-    write_json(file, results)
-    rewrite_metrics(folder, lambda line: {key: value for key, value in line.items() if key != "pseudo_labels"})
-    group = collect([tmp_path]).groups[0]
-    assert pseudo_label_course(group, "per_image") == {2: 1.25, 3: 1.25}
-    assert pseudo_label_course(group, "recall") == {}
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(1.0, "linear"), (1e-4, "log")])

@@ -1,116 +1,140 @@
-import numpy as np
+import csv
+import io
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from mlcil.core.errors import UserError
-from mlcil.evaluation.results import evaluate, summarise
-from mlcil.reports.table import comparison_table, number, run_names, run_table, shorten, to_markdown
+from mlcil.reports.table import (
+    Row,
+    Seeds,
+    Spread,
+    Table,
+    cell_text,
+    shorten,
+    sort_key,
+    spread,
+    spreads,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_terminal,
+)
 
-NAMES = ["ant", "bee", "cat", "dog"]
+HOSTILE = Table(
+    "k",
+    "A 100% title\n\\input{x}",
+    "A note.",
+    ["[name]", "value"],
+    [
+        Row([r"a_b & 5% of $6 #1 {x} ~ ^ \end <t> | …", Spread(82.14, 0.44)]),
+        Row(["*\nstar", None]),
+    ],
+)
 
 
-def one_session(count, first, earlier, session):
-    rng = np.random.default_rng(count)
-    labels = (rng.random((30, count)) < 0.4).astype(np.int8)
-    return evaluate(rng.random((30, count)), labels, session, NAMES[:count], first, earlier, 40, 3.2, {})
+def test_values_over_seeds_have_a_mean_and_a_sample_deviation():
+    assert spread([None, 81.0, 83.0]) == Spread(82.0, pytest.approx(2**0.5))
+    assert spread([None, 4]) == Spread(4.0, None)
+    assert spread([None]) is None
+    by_class = spreads([{"ant": 1.0, "bee": None}, {"ant": 3.0, "cat": 5.0}])
+    assert by_class == {"ant": Spread(2.0, pytest.approx(2**0.5)), "cat": Spread(5.0, None)}
 
 
-def a_run(method="krt", counts=(2, 4), finished=True, **header):
-    sessions = []
-    for t, count in enumerate(counts):
-        sessions.append(one_session(count, counts[t - 1] if t else 0, sessions, t + 1))
-    return summarise({"method": method, "data": "zoo", "protocol": "B0-C2", **header}, sessions, finished)
+@pytest.mark.parametrize(
+    ("cell", "text", "key"),
+    [
+        ("a", "a", "a"),
+        (None, "-", ""),
+        (12, "12", "12.0"),
+        (1.25, "1.2", "1.25"),
+        (-0.01, "0.0", "-0.01"),
+        (Seeds(3, 3), "3", "3.0"),
+        (Seeds(2, 3), "2 of 3", "2.0"),
+        (Spread(-4.44, 0.5), "-4.4 ± 0.5", "-4.44"),
+        (Spread(-0.01, 0.0), "0.0 ± 0.0", "-0.01"),
+        (Spread(0.1234, None, decimals=3), "0.123", "0.1234"),
+    ],
+)
+def test_text_and_sort_key_come_from_the_value(cell, text, key):
+    assert cell_text(cell) == text
+    assert sort_key(cell) == key
 
 
-def printed(table):
-    console = Console(width=200, color_system=None)
+def test_columns_without_any_value_can_be_left_out():
+    table = Table("k", "t", "", ["a", "b", "c"], [Row([1, None, None]), Row(["x", None, 0])]).without_empty_columns()
+    assert (table.headings, [row.cells for row in table.rows]) == (["a", "c"], [[1, None], ["x", 0]])
+
+
+def test_markdown_has_title_note_and_escaped_cells():
+    assert to_markdown(HOSTILE).splitlines()[3:] == [
+        "A note.",
+        "",
+        "| [name] | value |",
+        "| --- | ---: |",
+        r"| a_b & 5% of $6 #1 {x} ~ ^ \\end <t> \| … | 82.1 ± 0.4 |",
+        "| * star | - |",
+    ]
+
+
+def test_a_terminal_shows_names_that_look_like_markup():
+    console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        console.print(table)
-    return capture.get()
+        console.print(to_terminal(HOSTILE))
+    text = capture.get()
+    assert text.startswith("A 100% title")
+    assert [line.split()[-1] for line in text.splitlines() if "…" in line or "[name]" in line] == ["value", "0.4"]
+    assert "82.1 ± 0.4" in text
 
 
-def cells(markdown):
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in markdown.splitlines()]
+def test_latex_escapes_every_special_sign():
+    assert to_latex(HOSTILE).splitlines() == [
+        r"% A 100% title \input{x}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"{[}name{]} & value \\",
+        r"\midrule",
+        r"a\_b \& 5\% of \$6 \#1 \{x\} \textasciitilde{} \textasciicircum{} \textbackslash{}end "
+        r"\textless{}t\textgreater{} \textbar{} \ldots{} & 82.1 $\pm$ 0.4 \\",
+        r"{*} star & - \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
 
 
-def test_a_run_session_by_session():
-    run = a_run()
-    text = printed(run_table(run))
-    assert "krt · zoo · B0-C2" in text
-    assert "unfinished" not in text
-    assert "cat, dog" in text
-    assert f"average {run['average_map']:.1f}, last {run['last_map']:.1f}" in text
-    for heading in ("session", "seen", "images", "mAP", "CF1@0.8", "OF1@0.8", "forgetting", "BWT", "seconds"):
-        assert heading in text
+@given(st.text("&%$#_{}[]*~^\\<>|±…\n\t\x00a -"))
+def test_no_text_can_break_out_of_its_cell_in_latex(text):
+    table = Table("k", text, "", ["a", "b"], [Row([text, 1])])
+    lines = to_latex(table).splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("% ")
+    assert all(line.isprintable() for line in lines)
+    bare = re.sub(r"\\(text(backslash|ascii(tilde|circum)|less|greater|bar)\{\}|ldots\{\}|[&%$#_{}])", "", lines[5])
+    bare = re.sub(r"\{[\[\]*]\}|\$\\pm\$", "", bare)
+    assert bare.endswith(r" & 1 \\")
+    assert not set(r"&%$#_{}~^\[*") & set(bare.removesuffix(r" & 1 \\"))
 
 
-def test_a_run_without_a_session_yet():
-    text = printed(run_table(a_run(counts=(), finished=False)))
-    assert "unfinished" in text
-    assert "average -, last -" in text
-
-
-def test_joint_stands_in_the_last_column():
-    krt, joint = a_run(), a_run("joint", (4,))
-    head, _, first, second = cells(to_markdown([krt, joint]))
-    assert head == ["method", "2 classes", "4 classes", "average", "last", "CF1@0.8", "OF1@0.8", "forgetting"]
-    assert first[:4] == ["krt", *(number(s["map"]) for s in krt["sessions"]), number(krt["average_map"])]
-    last = number(joint["last_map"])
-    assert second[:5] == ["joint", "-", last, "-", last]
-    assert second[-1] == "-"
-
-
-def test_stored_thresholds_have_columns_where_a_run_has_them():
-    calibrated, other = a_run(), a_run("ft")
-    for session in calibrated["sessions"]:
-        session["f1"] |= {"cf1@stored": 61.0, "of1@stored": 62.0}
-    head, _, first, second = cells(to_markdown([calibrated, other]))
-    assert head[-5:] == ["CF1@0.8", "OF1@0.8", "CF1@stored", "OF1@stored", "forgetting"]
-    assert first[-3:-1] == ["61.0", "62.0"]
-    assert second[-3:-1] == ["-", "-"]
-    unfinished = cells(to_markdown([calibrated, a_run("ft", (2,), finished=False)]))[-1]
-    assert len(unfinished) == len(head)
-    assert "OF1@stored" in printed(run_table(calibrated))
-
-
-def test_an_unfinished_run_shows_its_sessions_but_no_final_figures():
-    row = cells(to_markdown([a_run(), a_run("ft", (2,), finished=False)]))[-1]
-    assert row[0] == "ft (unfinished)"
-    assert row[1] != "-"
-    assert set(row[2:]) == {"-"}
-
-
-def test_the_buffer_is_shown_where_a_run_has_one():
-    rows = cells(to_markdown([a_run("er", buffer=20), a_run("ft")]))
-    assert [row[1] for row in rows] == ["buffer", "---:", "20", "-"]
-
-
-def test_the_printed_comparison_says_the_same_as_markdown():
-    runs = [a_run("er", buffer=20), a_run("joint", (4,))]
-    text = printed(comparison_table(runs))
-    for row in cells(to_markdown(runs))[2:]:
-        assert all(cell in text for cell in row)
-
-
-def test_markup_in_names_is_text():
-    assert "[bold]x[/]" in printed(comparison_table([a_run("[bold]x[/]")]))
-    assert "a\\|b" in to_markdown([a_run("a|b")])
-
-
-def test_runs_of_one_method_are_told_apart():
-    runs = [a_run("krt", seed=0), a_run("krt", seed=1), a_run("ft", seed=0)]
-    assert run_names(runs) == ["krt (seed 0)", "krt (seed 1)", "ft"]
-    assert run_names([runs[0], runs[0]]) == ["krt", "krt #2"]
-
-
-@pytest.mark.parametrize("show", [comparison_table, to_markdown])
-def test_no_run_is_the_users_mistake(show):
-    with pytest.raises(UserError, match="no run"):
-        show([])
-
-
-def test_numbers():
-    assert [number(x) for x in (None, -0.01, 3.14159, 100.0)] == ["-", "0.0", "3.1", "100.0"]
+def test_csv_has_plain_numbers_and_a_column_for_deviations():
+    table = Table(
+        "k",
+        "t",
+        "",
+        ["name", "last", "seeds", "published", "runs"],
+        [
+            Row(['a, "b"', Spread(82.123456, 0.25), Seeds(2, 3), 70.2, 4]),
+            Row(["c", Spread(-0.00001, None), Seeds(1, 1), None, 5]),
+            Row(["d", 1.5, Seeds(0, 1), None, 6]),
+        ],
+    )
+    assert list(csv.reader(io.StringIO(to_csv(table)))) == [
+        ["name", "last", "last deviation", "seeds", "seeds started", "published", "runs"],
+        ['a, "b"', "82.1235", "0.25", "2", "3", "70.2", "4"],
+        ["c", "0.0", "", "1", "1", "", "5"],
+        ["d", "1.5", "", "0", "1", "", "6"],
+    ]
 
 
 def test_long_lists_are_shortened():

@@ -91,8 +91,8 @@ def test_the_calibration_comes_with_the_model(trained):
     for number, stored in enumerate(sessions, start=1):
         run = open_run(folder, number)
         assert run.thresholds.tolist() == run.calibration.thresholds.tolist()
-        assert run.thresholds.tolist() == list(stored["calibration"]["thresholds"].values())
-        assert run.calibration.temperatures[-1] == stored["calibration"]["temperature"]
+        assert run.thresholds.tolist() == list(stored["thresholds"].values())
+        assert run.calibration.temperatures[-1] == stored["temperature"]
 
 
 def test_a_run_without_a_validation_part_has_no_calibration(trained):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -51,7 +52,7 @@ def test_two_processes_equal_one(name: str, changes: dict[str, object], tmp_path
     one, two = outcome(tmp_path / "one"), outcome(tmp_path / "two")
     for a, b in zip(one["sessions"], two["sessions"], strict=True):
         assert a["test_images"] == b["test_images"]
-        assert a["map"] == pytest.approx(b["map"], abs=1.0)
+        assert a["metrics"]["mAP"] == pytest.approx(b["metrics"]["mAP"], abs=1.0)
         for key, value in a["notes"].items():
             assert b["notes"][key] == pytest.approx(value, abs=2e-3)
     for a, b in zip(losses(tmp_path / "one"), losses(tmp_path / "two"), strict=True):
@@ -138,7 +139,7 @@ def run_as_one_of_many(values: dict[str, Any], out: Path) -> dict[str, Any]:
 
     real = running.prepare_method
     with patch.object(running, "prepare_method", keep):
-        results = run(make_config(values, {"devices": PROCESSES, "strategy": "ddp"}), out)
+        results = asdict(run(make_config(values, {"devices": PROCESSES, "strategy": "ddp"}), out))
     state, digest = kept[0].state(), hashlib.sha256()
     for name, tensor in sorted(state.tensors.items()):
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())

@@ -108,9 +108,10 @@ def test_a_run_folder_holds_what_it_should(whole: dict[str, Path]) -> None:
     results = outcome(folder)
     assert results["finished"]
     assert [len(one["classes"]) for one in results["sessions"]] == [3, 5, 7]
-    assert results["last_map"] == results["sessions"][-1]["map"]
-    assert results["average_map"] == pytest.approx(np.mean([one["map"] for one in results["sessions"]]))
-    assert results["ap_matrix"]["classes"] == list("0123456")
+    maps = [one["metrics"]["mAP"] for one in results["sessions"]]
+    assert results["last_map"] == maps[-1]
+    assert results["average_map"] == pytest.approx(np.mean(maps))
+    assert results["sessions"][-1]["classes"] == list("0123456")
     assert results["sessions"][1]["notes"]["threshold"] > 0
     assert yaml.safe_load((folder / "config.yaml").read_text())["options"]["width"] == 16
     launches = json.loads((folder / "environment.json").read_text())["launches"]
@@ -137,15 +138,16 @@ def test_a_run_with_a_validation_part_keeps_thresholds_and_temperatures(whole: d
     for number, session in enumerate(outcome(whole["er-v"])["sessions"], start=1):
         folder = whole["er-v"] / f"session-{number:02d}"
         calibration = Calibration.from_values(load_state(folder / "state.safetensors")[1]["calibration"])
-        found, scored = session["calibration"], load_scores(folder / "scores.safetensors")
-        assert list(found["thresholds"]) == session["classes"]
-        assert list(found["thresholds"].values()) == calibration.thresholds.tolist()
-        assert found["temperature"] == calibration.temperatures[-1]
+        found, scored = session["metrics"], load_scores(folder / "scores.safetensors")
+        assert list(session["thresholds"]) == session["classes"]
+        assert list(session["thresholds"].values()) == calibration.thresholds.tolist()
+        assert session["temperature"] == calibration.temperatures[-1]
         f1 = f1_scores(scored.scores, scored.labels, calibration.thresholds)
-        assert [session["f1"][f"{name}@stored"] for name in f1._fields] == [100 * value for value in f1]
+        names = ("CF1", "CF1 of means", "OF1")
+        assert [found[f"{name}@stored"] for name in names] == [100 * value for value in f1]
         probabilities = calibration.probabilities(scored.scores)
-        assert found["ece"] == 100 * expected_calibration_error(scored.scores, scored.labels)
-        assert found["ece_calibrated"] == 100 * expected_calibration_error(probabilities, scored.labels)
+        assert found["ECE"] == 100 * expected_calibration_error(scored.scores, scored.labels)
+        assert found["ECE calibrated"] == 100 * expected_calibration_error(probabilities, scored.labels)
         calibrations.append(calibration)
     first, _, last = calibrations
     assert [len(one.thresholds) for one in calibrations] == [3, 5, 7]
@@ -156,8 +158,8 @@ def test_a_run_with_a_validation_part_keeps_thresholds_and_temperatures(whole: d
 
 def test_without_a_validation_part_only_the_error_is_told(whole: dict[str, Path]) -> None:
     for session in outcome(whole["ft"])["sessions"]:
-        assert session["calibration"].keys() == {"ece"}
-        assert not any("stored" in key for key in session["f1"])
+        assert (session["thresholds"], session["temperature"], session["shift"]) == ({}, None, None)
+        assert not any("stored" in key or "calibrated" in key for key in session["metrics"])
     assert "calibration" not in load_state(whole["ft"] / "session-03" / "state.safetensors")[1]
 
 
@@ -194,13 +196,13 @@ def test_a_session_without_anything_to_train_is_learned_all_the_same(
     values, said = settings("still", epochs=1, validation=0.3), io.StringIO()
     results = run(make_config(values), tmp_path / "whole", Console(file=said, force_terminal=True, width=140))
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert [(one["session"], one["epoch"], "map" in one) for one in lines] == [
+    assert [(one["session"], one["epoch"], "mAP" in one) for one in lines] == [
         (1, 1, False),
         (1, 1, True),
         (2, 0, True),
         (3, 0, True),
     ]
-    assert all(one["train_seconds"] > 0 for one in results["sessions"])
+    assert all(one.train_seconds > 0 for one in results.sessions)
     assert "session 3/3: 5, 6; " in said.getvalue()
     heads = [value for key, value in final_state(tmp_path / "whole").items() if "heads.2" in key]
     assert heads
@@ -215,10 +217,10 @@ def test_thresholds_of_the_method_itself_come_before_those_of_the_run(
 ) -> None:
     monkeypatch.setitem(all_methods(), "still", Still)
     for name, part in (("with", 0.3), ("without", 0.0)):
-        session = run(make_config(settings("still", epochs=1, validation=part)), tmp_path / name)["sessions"][1]
-        assert list(session["calibration"]["thresholds"].values()) == np.linspace(0.2, 0.4, 5).tolist()
-        assert ("temperature" in session["calibration"]) == (part > 0)
-        assert "of1@stored" in session["f1"]
+        session = run(make_config(settings("still", epochs=1, validation=part)), tmp_path / name).sessions[1]
+        assert list(session.thresholds.values()) == np.linspace(0.2, 0.4, 5).tolist()
+        assert (session.temperature is not None) == (part > 0)
+        assert "OF1@stored" in session.metrics
 
 
 def test_pseudo_labels_are_compared_with_the_truth(whole: dict[str, Path]) -> None:
@@ -372,7 +374,7 @@ def test_frozen_stages_can_be_computed_once(tmp_path: Path) -> None:
 def test_a_mistyped_command_can_be_corrected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown backbone"):
         run(make_config(settings("ft", backbone="resnt")), tmp_path / "run")
-    assert run(make_config(settings("ft", epochs=1)), tmp_path / "run")["finished"]
+    assert run(make_config(settings("ft", epochs=1)), tmp_path / "run").finished
 
 
 def test_a_first_session_that_cannot_be_measured_is_refused_before_training(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def run(
         "workers": workers,
     }
     changes = {key: value for key, value in given.items() if value is not None} | _assignments(set_ or [])
-    from ..reports.table import run_table
+    from ..reports.table import to_terminal
+    from ..reports.tables import session_table
     from ..training.config import make_config, read_config
     from ..training.run import run as execute
 
@@ -136,7 +137,7 @@ def run(
     console = _console()
     results = execute(made, out, console)
     if os.environ.get("LOCAL_RANK", "0") == "0":  # further processes of the same run stay silent
-        console.print(run_table(results))
+        console.print(to_terminal(session_table(results)))
         console.print(f"results: {out / 'results.json'}", soft_wrap=True, highlight=False)
 
 
@@ -231,17 +232,20 @@ def grid(
 @app.command()
 def show(
     runs: _RunDirs,
-    markdown: Annotated[bool, typer.Option(help="Print the comparison as Markdown instead.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print the tables as Markdown.")] = False,
 ) -> None:
-    """Print the table of a run, or compare several."""
-    from ..evaluation.results import load_results
-    from ..reports.table import comparison_table, run_table, to_markdown
+    """Print the sessions of a run, or the tables that compare several runs."""
+    from ..reports.collect import collect
+    from ..reports.table import to_markdown, to_terminal
+    from ..reports.tables import comparison_tables, session_table
 
-    results = [load_results(one) for one in runs]
-    if markdown:
-        print(to_markdown(results))
-    else:
-        _console().print(run_table(results[0]) if len(results) == 1 else comparison_table(results))
+    found = collect(runs)
+    results = [run.result for group in found.groups for run in group.runs]
+    tables = [session_table(results[0])] if len(results) == 1 else comparison_tables(found)
+    for table in tables:
+        print(to_markdown(table)) if markdown else _console().print(to_terminal(table))
+    for problem in found.problems:
+        _complain(problem)
 
 
 @app.command()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..reports.collect import collect
 from ..reports.report import write_report
-from ..reports.table import comparison_table
+from ..reports.table import to_terminal
+from ..reports.tables import comparison_tables
 from ..training.config import make_config
 from ..training.run import run
 
@@ -30,20 +32,21 @@ METHODS = {"ft": {}, "krt": KRT_OPTIONS, "joint": {}}
 
 
 def run_demo(out: Path, console: Console) -> Path:
-    """Run fine-tuning, KRT and joint training, print their table and write the page.
+    """Run fine-tuning, KRT and joint training, print their tables and write the page.
 
     Returns:
         The page.
     """
-    began, results = time.monotonic(), []
+    began, last = time.monotonic(), {}
     for name, options in METHODS.items():
         console.rule(name)
         config = make_config(SETTINGS | {"method": name, "options": options})
-        results.append(run(config, out / name, console))
-    text = _explain({name: result["last_map"] for name, result in zip(METHODS, results, strict=True)})
+        last[name] = run(config, out / name, console).sessions[-1].map
+    text = _explain(last)
     runs = [out / name for name in METHODS]
     page = write_report(runs, out, "mlcil: forgetting and its cure", text, ["mlcil demo"], images=2)
-    console.print(comparison_table(results))
+    for table in comparison_tables(collect(runs)):
+        console.print(to_terminal(table))
     console.print(text, soft_wrap=True, highlight=False)
     console.print(f"page: {page} ({time.monotonic() - began:.0f} s)", soft_wrap=True, highlight=False)
     return page

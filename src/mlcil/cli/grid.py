@@ -81,11 +81,11 @@ def run_grid(
 
 
 def _show(out: Path, has_report: bool, console: Console) -> None:
-    from ..reports.cells import to_rich
     from ..reports.collect import collect
+    from ..reports.table import to_terminal
     from ..reports.tables import summary
 
-    console.print(to_rich(summary(collect([out]))))
+    console.print(to_terminal(summary(collect([out]))))
     if has_report:
         from ..reports.report import write_report
 

@@ -1,1 +1,1 @@
-"""How well: metrics and the evaluator."""
+"""How well a model tags images: metrics, calibration, results of a run, and comparisons of two runs."""

@@ -1,10 +1,10 @@
-"""Scores to decide by: a threshold for each class, a temperature and a shift, from images that nothing was trained on.
+"""Calibration: a threshold for each class and a scaling of the scores, found on images that were not trained on.
 
-A session knows the labels of its own classes alone, and all its images show one of them, as most images elsewhere do
-not. So what was set aside of a session stands for a larger population: an image without a class counts as many times as
-it takes for the session's images to be one part of all that were seen. That number grows with every session, so the
-scores are kept, and thresholds and temperatures of older classes are found anew from them. How much the model has
-changed since is not known, and not corrected for.
+A session only knows the labels of its own classes, and each of its images shows at least one of them, which most other
+images do not. So the images set aside from a session stand for a larger population: an image without a class is given
+the weight that makes the session's images one part of all images seen so far. That weight grows with every session, so
+the scores are kept, and the thresholds and temperatures of older classes are computed again from them. How much the
+model has changed since then is not known, and not corrected for.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .metrics import Floats, check_scores
+from .metrics import Array, Floats, check_scores
 
-FEWEST_POSITIVES = 3  # a class with fewer of them takes the threshold that suits all classes of its session
-NO_POSITIVE = 0.5  # the threshold of a session in whose validation part nothing is present
-_EDGE = 1e-6  # a probability this close to 0 or 1 counts as no closer
+FEWEST_POSITIVES = 3  # a class with fewer positives takes the threshold that is best for all classes of its session
+NO_POSITIVE = 0.5  # the threshold where the images set aside show no class at all
+_EDGE = 1e-6  # probabilities are kept this far from 0 and 1
 _LOG_LIMIT = 3.0  # temperatures between exp(-3) and exp(3)
-MOST_IMAGES = 1000  # of a session whose scores are kept
-_PRIOR = 1.0  # how firmly temperature and shift are held at 1 and 0
-_STEPS = 60  # of Newton's method, which needs about ten
+MOST_IMAGES = 1000  # the scores of at most this many images are kept per session
+_PRIOR = 1.0  # how strongly 1 / temperature is pulled to 1 and the shift to 0
+_STEPS = 60  # of Newton's method; about ten are needed
 _NUMBERS = ("thresholds", "temperatures", "shifts")
 
 
@@ -34,12 +34,12 @@ def _none() -> Floats:
 
 
 class Part(NamedTuple):
-    """What was set aside of a session.
+    """The images set aside from a session.
 
     Attributes:
-        scores: float32 (V, n) of its n new classes, at its end; V is at most `MOST_IMAGES`.
+        scores: float32 (V, n) for the session's n new classes, at its end; V is at most `MOST_IMAGES`.
         labels: int8 (V, n) of 1, 0 or -1.
-        images: how many images the session had.
+        images: the number of images of the whole session.
     """
 
     scores: NDArray[np.float32]
@@ -49,13 +49,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What the sessions so far found for the K classes seen.
+    """The calibration of the K classes seen so far.
 
     Attributes:
-        thresholds: (K,), a class is present if its score, as a method predicts it, is above.
-        temperatures: (K,), the logit of a score is divided by it; the same for all classes of a session.
-        shifts: (K,), and this is added; likewise.
-        parts: one for each session.
+        thresholds: (K,), a class counts as present if its score, as the method predicts it, is above.
+        temperatures: (K,), divide the logits of the scores; the same for all classes of a session.
+        shifts: (K,), are then added to the logits; the same for all classes of a session.
+        parts: one per session.
     """
 
     thresholds: Floats = field(default_factory=_none)
@@ -63,16 +63,14 @@ class Calibration:
     shifts: Floats = field(default_factory=_none)
     parts: tuple[Part, ...] = ()
 
-    def extended(
-        self, scores: NDArray[Any], labels: NDArray[Any], first: int, images: int | None = None
-    ) -> Calibration:
-        """With a session's new classes, found on its validation part; older classes become rarer among all images.
+    def extended(self, scores: Array, labels: Array, first: int, images: int | None = None) -> Calibration:
+        """The calibration after one more session, whose images make older classes rarer among all images.
 
         Arguments:
-            scores: (V, K) in 0..1, after the session; V may be 0.
+            scores: (V, K) in 0..1, of the images set aside, after the session; V may be 0.
             labels: (V, K) of 1, 0 or -1.
-            first: the first new column, as many as there are classes in this calibration.
-            images: of the whole session; V if not given.
+            first: the first new column, which is the number of classes calibrated so far.
+            images: the number of images of the whole session; V if not given.
 
         Raises:
             ValueError: the shapes do not fit or a score is NaN.
@@ -93,7 +91,7 @@ class Calibration:
         of_classes = np.repeat(np.array(scalings), [part.labels.shape[1] for part in parts], axis=0)  # (K, 2)
         return Calibration(np.concatenate(thresholds), of_classes[:, 0], of_classes[:, 1], parts)
 
-    def probabilities(self, scores: NDArray[Any]) -> Floats:
+    def probabilities(self, scores: Array) -> Floats:
         """sigmoid(logit(score) / temperature + shift), (N, K) -> (N, K); each class keeps its ranking."""
         if scores.ndim != 2 or scores.shape[1] != len(self.temperatures):
             raise ValueError(f"got scores {scores.shape}, expected (images, {len(self.temperatures)})")
@@ -101,7 +99,7 @@ class Calibration:
         return _sigmoid(logits / self.temperatures + self.shifts)
 
     def to_values(self) -> dict[str, Any]:
-        """As plain lists for JSON, which keeps every bit."""
+        """The calibration as plain lists for JSON, which keeps every bit."""
         parts = [[one.scores.tolist(), one.labels.tolist(), one.labels.shape[1], one.images] for one in self.parts]
         return {name: getattr(self, name).tolist() for name in _NUMBERS} | {"parts": parts}
 
@@ -110,7 +108,7 @@ class Calibration:
         """The inverse of `to_values`.
 
         Raises:
-            ValueError: they are not three lists of as many numbers, or a temperature is not above 0.
+            ValueError: the values are not three lists of the same length, or a temperature is not above 0.
         """
         try:
             parts = tuple(
@@ -129,29 +127,29 @@ class Calibration:
 
 
 def stored_thresholds(own: Floats | None, calibration: Calibration | None) -> Floats | None:
-    """The thresholds to decide by, (K,): a method's own if it has any, else those of the calibration."""
+    """The thresholds to decide by, (K,): those of the method if it has any, otherwise those of the calibration."""
     if own is not None:
         return np.asarray(own, np.float64)
     return None if calibration is None else calibration.thresholds
 
 
-def absence_weights(labels: NDArray[Any], rarity: float) -> Floats:
-    """How many images each one without a class stands for, (V, K); 1 for those with it.
+def absence_weights(labels: Array, rarity: float) -> Floats:
+    """The weight of each entry, (V, K): 1 where the class is present, more where it is absent.
 
-    With a share r of positives among the session's images, which are 1 of `rarity` of all images, it takes
-    (rarity - r) / (1 - r) of them to make r / rarity the share among all.
+    Among the session's images a share r is positive. Among all images, which are `rarity` times as many, the share
+    should be r / rarity. Weighting each image without the class by (rarity - r) / (1 - r) gives that share.
 
     Arguments:
         labels: (V, K) of 1, 0 or -1.
-        rarity: 1 or more.
+        rarity: the number of all images divided by that of the session's; at least 1.
     """
     known = np.maximum((labels >= 0).sum(axis=0), 1)
     share = np.minimum((labels == 1).sum(axis=0) / known, 1 - 1 / (known + 1))
     return np.where(labels == 1, 1.0, (rarity - share) / (1 - share))
 
 
-def class_thresholds(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> Floats:
-    """The threshold of each class: of best F1, or with too few positives that of best F1 pooled over all classes.
+def class_thresholds(scores: Array, labels: Array, weights: Floats | None = None) -> Floats:
+    """The threshold of each class with the best F1; with too few positives, the best for all classes together.
 
     Arguments:
         scores: (V, K).
@@ -159,7 +157,7 @@ def class_thresholds(scores: NDArray[Any], labels: NDArray[Any], weights: Floats
         weights: (V, K), how often each entry counts; once if not given.
 
     Returns:
-        (K,), 0.5 throughout if nothing is present.
+        (K,); all are 0.5 if no class is present.
     """
     weights = np.ones(labels.shape) if weights is None else weights
     pooled = best_threshold(scores.ravel(), labels.ravel(), weights.ravel())
@@ -171,14 +169,14 @@ def class_thresholds(scores: NDArray[Any], labels: NDArray[Any], weights: Floats
     return np.array([NO_POSITIVE if value is None else value for value in own], np.float64)
 
 
-def best_threshold(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> float | None:
-    """The threshold with the best F1 of `score > threshold`; of several, the highest, which claims least.
+def best_threshold(scores: Array, labels: Array, weights: Floats | None = None) -> float | None:
+    """The threshold at which `score > threshold` has the best F1; the highest of them if there are several.
 
-    It lies midway between two neighbouring scores of known label, or between 0 and the lowest of them.
+    It lies midway between two neighbouring scores of known label, or between 0 and the lowest such score.
 
     Arguments:
         scores: (n,).
-        labels: (n,) of 1, 0 or -1; an unknown entry counts for nothing.
+        labels: (n,) of 1, 0 or -1; unknown entries are ignored.
         weights: (n,), how often each entry counts; once if not given.
 
     Returns:
@@ -190,13 +188,13 @@ def best_threshold(scores: NDArray[Any], labels: NDArray[Any], weights: Floats |
     if not truth.any():
         return None
     distinct, place = np.unique(values, return_inverse=True)  # (D,) rising, (n,)
-    claimed = _at_least(place, counts, len(distinct))  # (D,) entries that score so much or more
+    claimed = _at_least(place, counts, len(distinct))  # (D,) entries that score at least as high
     hit = _at_least(place[truth], counts[truth], len(distinct))
     # Equal ratios of whole numbers are equal in floating point too, so without weights ties are exact.
     f1 = 2 * hit / (claimed + hit[0])
     best = len(f1) - 1 - int(np.argmax(f1[::-1]))
     above, below = float(distinct[best]), float(distinct[best - 1]) if best else 0.0
-    # Between neighbours of floating point there is no middle: it would round to either.
+    # Two neighbouring floating point numbers have no middle: it would round to one of them.
     return min(below + (above - below) / 2, math.nextafter(above, -math.inf))
 
 
@@ -207,12 +205,12 @@ class Scaling(NamedTuple):
     shift: float
 
 
-def best_scaling(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | None = None) -> Scaling:
-    """The scaling of least negative log-likelihood, held near the identity where there is little to go by.
+def best_scaling(scores: Array, labels: Array, weights: Floats | None = None) -> Scaling:
+    """The scaling with the least negative log-likelihood, kept near the identity where there are few images.
 
-    A few images are often separated without an error, and then the colder the better. So half the squares of
-    1 / temperature - 1 and of the shift are added to the negative log-likelihood, which some ten images outweigh. The
-    sum is convex, and Newton's steps, none longer than 1, find its minimum.
+    A few images can often be separated without an error, and then the likelihood asks for a temperature of 0. So half
+    the squares of 1 / temperature - 1 and of the shift are added, which about ten images outweigh. The sum is convex,
+    and Newton's method, with steps of at most 1, finds its minimum.
 
     Arguments:
         scores: (V, K) in 0..1.
@@ -222,7 +220,7 @@ def best_scaling(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | N
     known = labels >= 0
     counts = np.ones(labels.shape)[known] if weights is None else weights[known]
     logits, truth = _logit(np.clip(np.asarray(scores, np.float64)[known], _EDGE, 1 - _EDGE)), labels[known] == 1
-    order = np.lexsort((counts, truth, logits))  # a sum depends on its order
+    order = np.lexsort((counts, truth, logits))  # so that rounding does not depend on the order of the images
     counts, truth = counts[order], truth[order]
     inputs = np.stack([logits[order], np.ones(len(logits))])  # (2, n)
     start = np.array([1.0, 0.0])
@@ -238,12 +236,12 @@ def best_scaling(scores: NDArray[Any], labels: NDArray[Any], weights: Floats | N
 
 
 def _at_least(place: NDArray[np.intp], counts: Floats, length: int) -> Floats:
-    """(length,) the sum of counts at each place or beyond."""
+    """(length,) the sum of the counts at each place and beyond it."""
     return np.asarray(np.bincount(place, counts, minlength=length)[::-1].cumsum()[::-1], np.float64)
 
 
 def _logit(probabilities: Floats) -> Floats:
-    with np.errstate(divide="ignore"):  # 0 and 1 are at infinity, and come back from there
+    with np.errstate(divide="ignore"):  # 0 and 1 become infinite logits, which _sigmoid turns back
         return np.asarray(np.log(probabilities) - np.log1p(-probabilities))
 
 

@@ -1,16 +1,79 @@
-"""How well images are tagged: average precision, F1, calibration and forgetting. Fractions in 0..1, all in float64.
+"""How well images are tagged: average precision, F1, calibration and forgetting.
+
+The first half of this file holds the metrics of results.json. A metric is a function that yields `(name, value)` pairs
+from a `Measurement`. To add one, write such a function and list it in `METRICS`: results.json, the tables and the page
+then show it under its name. The second half holds the formulas, which return fractions in 0..1 in float64.
 
 Labels are three-valued: 1 present, 0 absent, -1 unknown. An unknown entry is left out of its class.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Array = NDArray[Any]  # scores of any floating type, or labels of any integer type
+THRESHOLDS = (0.5, 0.8)  # KRT's tables use 0.8
+_ROUNDING = 1e-5  # a cosine that was scaled to 0..1 may leave that range by this much
+
+
+class Measurement(NamedTuple):
+    """What metrics are computed from: a model after a session, seen through N test images and K classes."""
+
+    scores: Array  # (N, K), higher means more likely present
+    labels: Array  # (N, K) of 1, 0 or -1
+    ap: Floats  # (K, T) AP in percent after each of T sessions, this one last; NaN if unseen or without a positive
+    thresholds: Floats | None = None  # (K,), those stored with the model
+    probabilities: Floats | None = None  # (N, K), the scores after calibration
+
+
+NamedValues = Iterator[tuple[str, float | None]]  # percent, or percent points; None where a value is undefined
+
+
+def measure(measurement: Measurement) -> dict[str, float | None]:
+    """The value of every metric, by name."""
+    return {name: value for metric in METRICS for name, value in metric(measurement)}
+
+
+def mean_ap(found: Measurement) -> NamedValues:
+    """The mean AP over the classes that have a positive test image."""
+    ap = found.ap[:, -1]
+    yield "mAP", float(ap[~np.isnan(ap)].mean())
+
+
+def f1(found: Measurement) -> NamedValues:
+    """F1 at the usual thresholds, and at those stored with the model if there are any; see `F1`."""
+    thresholds: dict[str, float | Floats] = {str(threshold): threshold for threshold in THRESHOLDS}
+    if found.thresholds is not None:
+        thresholds["stored"] = found.thresholds
+    for text, threshold in thresholds.items():
+        values = f1_scores(found.scores, found.labels, threshold)
+        yield f"CF1@{text}", 100 * values.cf1
+        yield f"CF1 of means@{text}", 100 * values.cf1_of_means
+        yield f"OF1@{text}", 100 * values.of1
+
+
+def calibration_error(found: Measurement) -> NamedValues:
+    """The expected calibration error of the scores, and of the calibrated ones if there are any."""
+    probabilities = np.clip(found.scores, 0, 1)
+    # A method from another package may score as it likes. That is no reason to lose a trained session.
+    is_probability = np.abs(probabilities - found.scores).max(initial=0) <= _ROUNDING
+    yield "ECE", 100 * expected_calibration_error(probabilities, found.labels) if is_probability else None
+    if found.probabilities is not None:
+        yield "ECE calibrated", 100 * expected_calibration_error(found.probabilities, found.labels)
+
+
+def change_of_old_classes(found: Measurement) -> NamedValues:
+    """Forgetting and backward transfer: negative values are loss, and both are 0 without old classes."""
+    yield "forgetting", forgetting(found.ap).mean
+    yield "BWT", backward_transfer(found.ap)
+
+
+METRICS: tuple[Callable[[Measurement], NamedValues], ...] = (mean_ap, f1, calibration_error, change_of_old_classes)
 
 
 class F1(NamedTuple):
@@ -22,13 +85,13 @@ class F1(NamedTuple):
 
 
 class Forgetting(NamedTuple):
-    """AP now minus the best AP ever, never above 0."""
+    """AP now minus the best AP ever; never above 0."""
 
     per_class: Floats  # (K,), NaN for a class that is not old or has no AP now
-    mean: float  # over the old classes, 0 without any
+    mean: float  # over the old classes; 0 if there are none
 
 
-def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
+def average_precision(scores: Array, labels: Array) -> Floats:
     """Non-interpolated average precision of each class, equal to scikit-learn's, ties included.
 
     Arguments:
@@ -48,16 +111,16 @@ def average_precision(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
     return np.array([_average_precision(one[known >= 0], one[known == 1]) for one, known in pairs], np.float64)
 
 
-def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float | Floats) -> F1:
-    """Class-wise and overall F1 of the prediction `score > threshold`.
+def f1_scores(scores: Array, labels: Array, threshold: float | Floats) -> F1:
+    """Class-wise and overall F1 when a class is predicted wherever `score > threshold`.
 
     Classes without a positive label are left out of both class-wise means; the overall F1 pools every
-    column. An undefined ratio is 0, so the result is never NaN.
+    column. An undefined ratio counts as 0, so the result is never NaN.
 
     Arguments:
-        scores: (N, K). Compared in their own precision, so a float32 0.8 is not above 0.8.
+        scores: (N, K). They are compared in their own precision, so a float32 0.8 is not above 0.8.
         labels: (N, K) of 1, 0 or -1.
-        threshold: one for all classes, or (K,), then compared in double precision.
+        threshold: one for all classes, or (K,) thresholds, which are compared in double precision.
     """
     check_scores(scores, labels)
     if np.ndim(threshold) and np.shape(threshold) != scores.shape[1:]:
@@ -76,17 +139,17 @@ def f1_scores(scores: NDArray[Any], labels: NDArray[Any], threshold: float | Flo
     return F1(cf1=_mean(per_class), cf1_of_means=of_means, of1=float(pooled))
 
 
-def expected_calibration_error(scores: NDArray[Any], labels: NDArray[Any], bins: int = 15) -> float:
-    """How far probabilities are from frequencies: |mean score - share of positives|, a mean over bins by their size.
+def expected_calibration_error(scores: Array, labels: Array, bins: int = 15) -> float:
+    """How far probabilities are from frequencies: |mean score - share of positives| per bin, weighted by bin size.
 
-    All classes are pooled. Bins are equally wide and hold their lower edge; the last one holds 1 too.
+    All classes are pooled. Bins are equally wide and include their lower edge; the last one also includes 1.
 
     Arguments:
         scores: (N, K) in 0..1.
         labels: (N, K) of 1, 0 or -1.
 
     Returns:
-        In 0..1, and 0 if no label is known.
+        A value in 0..1; 0 if no label is known.
 
     Raises:
         ValueError: the shapes differ, or a score is NaN or not in 0..1.
@@ -105,7 +168,7 @@ def expected_calibration_error(scores: NDArray[Any], labels: NDArray[Any], bins:
 
 
 def forgetting(matrix: Floats) -> Forgetting:
-    """AP after the last session minus the best AP each old class ever had.
+    """AP after the last session minus the best AP that each old class ever had.
 
     Arguments:
         matrix: (K, T) AP of each class after each session, NaN where it was not seen or has no positive.
@@ -120,7 +183,10 @@ def backward_transfer(matrix: Floats) -> float:
     """Mean over old classes of AP now minus the AP right after the class's own session.
 
     Arguments:
-        matrix: (K, T), as for `forgetting`. Without old classes the result is 0.
+        matrix: (K, T) as for `forgetting`.
+
+    Returns:
+        The mean, 0 without old classes.
     """
     old = matrix[_old(matrix)]
     first = np.argmin(np.isnan(old), axis=1) if len(old) else np.zeros(0, np.intp)
@@ -138,11 +204,15 @@ def _last(matrix: Floats) -> Floats:
     return matrix[:, -1] if matrix.shape[1] else np.full(len(matrix), np.nan)
 
 
-def _average_precision(known: NDArray[Any], positive: NDArray[Any]) -> float:
-    """Of one class, from the scores of the images whose label is known and of those that show it.
+def _average_precision(known: Array, positive: Array) -> float:
+    """The AP of one class.
 
-    Equal scores cannot be told apart: each positive counts the precision at the end of its tie, which is the share of
-    positives among all that score at least as high. This takes no more of the ranking than sorted scores.
+    Images with equal scores have no order, so each positive counts the precision at the end of its tie: the share of
+    positives among all images that score at least as high. Two sorted arrays are enough to compute that.
+
+    Arguments:
+        known: (n,) the scores of all images whose label is known.
+        positive: (p,) the scores of those that show the class.
     """
     if not len(positive):
         return float("nan")
@@ -152,7 +222,7 @@ def _average_precision(known: NDArray[Any], positive: NDArray[Any]) -> float:
     return float((found / claimed).mean())
 
 
-def _ratio(above: Any, below: Any) -> Floats:
+def _ratio(above: Array, below: Array) -> Floats:
     return np.where(np.asarray(below) > 0, above / np.maximum(below, 1), 0.0)
 
 
@@ -160,7 +230,7 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-def check_scores(scores: NDArray[Any], labels: NDArray[Any]) -> None:
+def check_scores(scores: Array, labels: Array) -> None:
     """Raise ValueError unless both are (N, K) and every score can be ranked."""
     if scores.ndim != 2 or scores.shape != labels.shape:
         raise ValueError(f"scores {scores.shape} and labels {labels.shape} must both be (images, classes)")

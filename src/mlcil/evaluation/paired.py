@@ -1,8 +1,8 @@
 """Whether one run is better than another, or only luckier with the test images.
 
-Both runs are measured on the same resamples of the test images, so that what makes an image hard for both
-cancels out (paired bootstrap, percentile interval). Runs with several seeds are compared seed by seed, and
-the seeds are resampled as well.
+Both runs are measured on the same resamples of the test images, so that images which are hard for both cancel out
+(paired bootstrap, percentile interval). Runs with several seeds are compared seed by seed, and the seeds are resampled
+as well.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from .metrics import Floats, average_precision
 from .scores import ScoredImages
 
 Pair = tuple[ScoredImages, ScoredImages]
-FEWEST_RESAMPLES = 100  # the ends of a 95 % interval are then the third value from either side
-_CHUNK = 1_000_000  # images times resamples that are held at once
+FEWEST_RESAMPLES = 100  # the ends of a 95 % interval are then the third values from either side
+_CHUNK = 1_000_000  # images times resamples that are held in memory at once
 
 
 class Interval(NamedTuple):
-    """Where a difference lies, in percent points."""
+    """The range in which a difference lies, in percent points."""
 
     low: float
     high: float
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether all of it lies on one side of 0."""
+        """Whether the interval lies on one side of 0."""
         return self.low > 0 or self.high < 0
 
 
 class ClassDifference(NamedTuple):
-    """One class: AP in percent of both runs, and second minus first."""
+    """One class: the AP of both runs in percent, and second minus first."""
 
     name: str
     first: float
@@ -45,16 +45,16 @@ class ClassDifference(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """All classes with a positive, and their mean."""
+    """The differences of all classes that have a positive, and of their mean."""
 
     classes: list[ClassDifference]
     first: float  # mAP in percent
     second: float
     difference: float  # second minus first
     interval: Interval
-    level: float  # share of intervals that are to hold the true difference
+    level: float  # the share of such intervals that should contain the true difference
     resamples: int
-    pairs: int  # seeds
+    pairs: int  # the number of seeds
     images: int
     without_positives: list[str]  # classes that no test image shows
 
@@ -65,10 +65,10 @@ class Difference(NamedTuple):
 
 
 class _Ranking(NamedTuple):
-    """One class of one run, its images cut into steps from the best score down.
+    """One class of one run, its images divided into steps from the best score down.
 
-    A step ends where the tie of a positive ends: only there is precision counted. What is ranked below the
-    last positive, and what has no known label, goes into a step S of its own.
+    A step ends where the tie of a positive ends, because precision is only counted there. Images below the last
+    positive, and those without a known label, are in a step S of their own.
     """
 
     steps: NDArray[np.intp]  # (N,) step of each image, in 0..S
@@ -79,14 +79,13 @@ class _Ranking(NamedTuple):
 def paired_difference(pairs: Sequence[Pair], resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Difference:
     """How much better the second run is than the first, with intervals.
 
-    A resample that has lost all positives of a class says nothing about that class: it is left out of the
-    class's interval, and the class is left out of the resample's mean.
+    A resample without a positive of a class is left out of that class's interval, and the class out of its mean.
 
     Arguments:
-        pairs: first and second run, once per seed; rows and classes may be in any order.
-        resamples: at least 100.
-        level: of the intervals, between 0 and 1.
-        seed: of the resamples.
+        pairs: the first and the second run, once per seed; rows and classes may be in any order.
+        resamples: the number of resamples, at least 100.
+        level: the level of the intervals, between 0 and 1.
+        seed: the random seed of the resamples.
 
     Raises:
         UserError: classes, test images or labels differ, no class has a positive, or `resamples` is too small.
@@ -104,11 +103,12 @@ def paired_difference(pairs: Sequence[Pair], resamples: int = 1000, level: float
     per_pair = [[100 * average_precision(run.scores, run.labels) for run in pair] for pair in pairs]
     ap = np.mean(per_pair, axis=0)  # (pairs, 2, K) -> (2, K)
     drawn = _resampled_differences(pairs, resamples, seed)  # (R, K)
-    intervals = [_interval(column, level) for column in drawn.T]
     first, second = ap.mean(axis=1).tolist()
-    rows = zip(pairs[0][0].classes, *ap.tolist(), (ap[1] - ap[0]).tolist(), intervals, strict=True)
     return Difference(
-        classes=[ClassDifference(*row) for row in rows],
+        classes=[
+            ClassDifference(name, one, other, other - one, _interval(column, level))
+            for name, (one, other), column in zip(pairs[0][0].classes, ap.T.tolist(), drawn.T, strict=True)
+        ],
         first=first,
         second=second,
         difference=second - first,
@@ -122,7 +122,7 @@ def paired_difference(pairs: Sequence[Pair], resamples: int = 1000, level: float
 
 
 def _comparable(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
-    """The pairs in one order of rows and classes, and the classes left out for want of a positive."""
+    """The pairs with rows and classes in the same order, and the classes left out because they have no positive."""
     reference = _by_row(pairs[0][0])
     shown = (reference.labels == 1).any(axis=0)  # (K,)
     if not shown.any():
@@ -139,7 +139,7 @@ def _by_row(run: ScoredImages) -> ScoredImages:
 
 
 def _align(run: ScoredImages, reference: ScoredImages) -> ScoredImages:
-    """`run` with increasing rows, as `reference` has them, and the classes in the order of `reference`."""
+    """`run` with its rows and classes in the order of `reference`."""
     _check_same("classes", run.classes, reference.classes)
     _check_same("test images (rows of the test set)", run.rows.tolist(), reference.rows.tolist())
     aligned = _columns(_by_row(run), reference.classes)
@@ -174,17 +174,17 @@ def _resampled_differences(pairs: Sequence[Pair], resamples: int, seed: int) -> 
     for index, pair in enumerate(pairs):
         first, second = ([*map(_rank, run.scores.T, run.labels.T)] for run in pair)  # K rankings each
         share = 100 * drawn[:, index] / count
-        # The same resamples of images for every pair.
+        # Every pair gets the same resamples of the images.
         for chunk, weights in _draws(len(pair[0].rows), resamples, np.random.default_rng([seed, 1])):
             for k, (one, other) in enumerate(zip(first, second, strict=True)):
                 difference = _weighted_precision(other, weights) - _weighted_precision(one, weights)  # (C,)
-                # All pairs share the labels, so that NaN stands in the same places for each.
+                # All pairs share the labels, so NaN is in the same places for each.
                 differences[chunk, k] += share[chunk] * difference
     return differences
 
 
 def _draws(images: int, resamples: int, rng: np.random.Generator) -> Iterator[tuple[slice, Floats]]:
-    """Chunks of resamples: which they are, and (C, N) how often each image is drawn in each of them."""
+    """Chunks of C resamples: their place among all, and (C, N) how often each image is drawn in each of them."""
     width = max(1, _CHUNK // images)
     for start in range(0, resamples, width):
         count = min(width, resamples - start)
@@ -198,7 +198,7 @@ def _rank(scores: NDArray[np.float32], labels: NDArray[np.int8]) -> _Ranking:
     known = np.flatnonzero(labels >= 0)
     order = known[np.argsort(-scores[known], kind="stable")]
     ranked, is_hit = scores[order], labels[order] == 1
-    tie = np.cumsum(np.append(False, ranked[1:] != ranked[:-1]))  # number of each image's tie, increasing
+    tie = np.cumsum(np.append(False, ranked[1:] != ranked[:-1]))  # the number of each image's tie, increasing
     ties, begins = np.unique(tie[is_hit], return_index=True)  # (S,)
     steps = np.full(len(labels), len(ties))
     steps[order] = np.searchsorted(ties, tie)
@@ -209,7 +209,7 @@ def _weighted_precision(ranking: _Ranking, weights: Floats) -> Floats:
     """Average precision of resamples, equal to that of the repeated images themselves.
 
     Arguments:
-        ranking: of the class with all images.
+        ranking: the ranking of all images for the class.
         weights: (C, N) how often each image occurs in each of C resamples.
 
     Returns:
@@ -217,7 +217,7 @@ def _weighted_precision(ranking: _Ranking, weights: Floats) -> Floats:
     """
     count = len(ranking.begins)
     per_step = [np.bincount(ranking.steps, row, minlength=count)[:count] for row in weights]
-    known = np.cumsum(per_step, axis=1)  # (C, S), whole numbers and thus exact
+    known = np.cumsum(per_step, axis=1)  # (C, S), exact because these are whole numbers
     hits = np.add.reduceat(weights[:, ranking.positives], ranking.begins, axis=1)
     found = np.cumsum(hits, axis=1)
     positives = found[:, -1]
@@ -226,7 +226,7 @@ def _weighted_precision(ranking: _Ranking, weights: Floats) -> Floats:
 
 
 def _mean_of_present(values: Floats) -> Floats:
-    """(R,) mean over the classes that have a value, NaN without any."""
+    """(R,) mean over the classes that have a value; NaN if none has."""
     present = (~np.isnan(values)).sum(axis=1)
     return np.where(present > 0, np.nansum(values, axis=1) / np.maximum(present, 1), np.nan)
 

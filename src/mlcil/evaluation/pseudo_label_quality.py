@@ -1,8 +1,6 @@
-"""How right pseudo labels are, against the truth that no method sees. A run writes it down; training never reads it."""
+"""How right pseudo labels are, compared with labels that no method sees. It is logged and never used in training."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,16 +8,16 @@ from numpy.typing import NDArray
 from ..data.images import ABSENT, PRESENT
 
 
-def pseudo_label_quality(pseudo: NDArray[np.bool_], truth: NDArray[np.int8]) -> dict[str, Any]:
+def pseudo_label_quality(pseudo: NDArray[np.bool_], truth: NDArray[np.int8]) -> dict[str, float | None]:
     """Precision and recall of pseudo labels in percent, and how many there are per image.
 
     Arguments:
-        pseudo: (N, K) true where a method takes an old class for present.
+        pseudo: (N, K), true where a method assumes that an old class is present.
         truth: (N, K) of 1, 0 or -1; unknown entries are left out.
 
     Returns:
-        per_image, true_per_image, precision (None without a pseudo label), recall (None without a true label)
-        and images.
+        images, per_image, true_per_image, precision (None without a pseudo label) and recall (None without a true
+        label).
     """
     if pseudo.shape != truth.shape:
         raise ValueError(f"Got pseudo labels {pseudo.shape} for labels {truth.shape}, expected the same shape")

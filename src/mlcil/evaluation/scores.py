@@ -1,4 +1,4 @@
-"""The test scores after a session, kept so that two runs can be compared image by image."""
+"""The test scores after a session, which are kept so that two runs can be compared image by image."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..core.files import write_atomically
 
 
 class ScoredImages(NamedTuple):
-    """What a model says about test images, and the truth."""
+    """The scores of a model for test images, and the true labels."""
 
     scores: NDArray[np.float32]  # (N, K), higher means more likely present
     labels: NDArray[np.int8]  # (N, K) of 1, 0 or -1
-    rows: NDArray[np.int64]  # (N,) rows of the test set, each at most once
-    classes: tuple[str, ...]  # (K,) names of the columns
+    rows: NDArray[np.int64]  # (N,) the rows of the images in the test set, each at most once
+    classes: tuple[str, ...]  # (K,) the names of the columns
 
 
 def scores_file(run: Path, session: int) -> Path:
@@ -31,8 +31,8 @@ def save_scores(path: Path, scored: ScoredImages) -> None:
     """Write the scores atomically.
 
     Raises:
-        UserError: the file system refused (full, read-only, ...).
-        ValueError: shapes, rows, classes or scores contradict each other.
+        UserError: the file cannot be written, for instance because the disk is full.
+        ValueError: shapes, rows, classes or scores do not fit together.
     """
     from safetensors.numpy import save
 
@@ -43,7 +43,11 @@ def save_scores(path: Path, scored: ScoredImages) -> None:
         "rows": np.ascontiguousarray(scored.rows, np.int64),
     }
     data = save(arrays, {"classes": json.dumps(scored.classes)})
-    write_atomically(path, lambda partial: _write(partial, data))
+
+    def write(partial: Path) -> None:
+        partial.write_bytes(data)
+
+    write_atomically(path, write)
 
 
 def load_scores(path: Path) -> ScoredImages:
@@ -61,14 +65,10 @@ def load_scores(path: Path) -> ScoredImages:
             arrays = {name: file.get_tensor(name) for name in ("scores", "labels", "rows")}
             scored = ScoredImages(**arrays, classes=tuple(json.loads(file.metadata()["classes"])))
         _check(scored)
-    except Exception as error:  # safetensors has a type of its own, and a foreign file can fail anywhere above
+    except Exception as error:  # safetensors has its own exceptions, and a foreign file can fail anywhere above
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or holds no scores: {reason}") from error
     return scored
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
 
 
 def _check(scored: ScoredImages) -> None:

@@ -1,1 +1,1 @@
-"""What people see: tables, curves, the page."""
+"""What people see: tables, figures, the report page, comparisons and attention maps."""

@@ -1,4 +1,4 @@
-"""Attention maps as pictures: of image files, and of a few test images for a report."""
+"""Drawings of attention maps: for image files, and for a few test images of a report."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ def explain_files(
 
     Arguments:
         run_path: the folder of the run.
-        out: the folder to write to; a picture is called like its image, with -explained.
-        session: the session after which to take the model; None for the last.
+        out: the folder to write to; the picture of x.jpg is called x-explained.png.
+        session: use the model after this session; None for the last one.
+        threshold: draw tags with at least this score; None for the thresholds stored with the model, or 0.8.
+        most: the maximum number of tags.
 
     Returns:
         The files written, in the order of `images`.
 
     Raises:
-        UserError: the run or an image cannot be read, in which case nothing is written.
+        UserError: the run or an image cannot be read; nothing is written then.
     """
     run = open_run(run_path, session)
     check_has_maps(run)
@@ -58,13 +60,13 @@ def explain_files(
 
 
 def pick_test_images(run: TrainedRun, count: int) -> list[tuple[str, NDArray[np.uint8], tuple[str, ...]]]:
-    """A few test images of the run's own data, the same every time and whatever the model says about them.
+    """A few test images of the run's own data. The choice does not depend on the model.
 
-    Images with two to four labels from several sessions come first, each with as many classes as possible that
-    those before did not show.
+    Images with two to four labels from several sessions come first, and each image shows as many classes as possible
+    that the ones before it did not show.
 
     Returns:
-        For each its path, its pixels uint8 (size, size, 3) and its true labels among the run's classes.
+        For each image its path, its pixels uint8 (size, size, 3) and its true labels among the run's classes.
 
     Raises:
         UserError: the data cannot be read, or no test image shows a class of the run.
@@ -78,7 +80,7 @@ def pick_test_images(run: TrainedRun, count: int) -> list[tuple[str, NDArray[np.
         try:
             picture = _pixels(test, row, settings.image_size)
         except BadImage:
-            continue  # the run may have gone on without it as well
+            continue  # the run may have skipped it too
         chosen.append((test.paths[row], picture, tuple(run.classes[column] for column in np.flatnonzero(present[row]))))
         if len(chosen) == count:
             return chosen
@@ -98,15 +100,15 @@ def maps_for_report(run_path: Path, count: int) -> list[tuple[str, Figure]]:
     drawings = []
     for path, pixels, labels in pick_test_images(run, count):
         name = Path(path).name
-        caption = f"{name} after session {run.session}; truly there: {', '.join(labels)}"
+        caption = f"{name} after session {run.session}; true labels: {', '.join(labels)}"
         drawings.append((caption, draw(explain(run, pixels), name)))
     return drawings
 
 
 def _in_proportion(square: NDArray[np.uint8], file: Path) -> NDArray[np.uint8]:
-    """The squashed picture (size, size, 3) stretched to the shape that it has in its file, but for extreme ones."""
+    """The square picture (size, size, 3), stretched to the proportions of its file unless they are extreme."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the file was decoded before, so whatever is odd about it did no harm
+        warnings.simplefilter("ignore")  # the file has been decoded before, so whatever is odd about it is harmless
         with Image.open(file) as image:
             aspect = min(max(image.height / image.width, 0.5), 1.5)
     size = len(square)
@@ -115,14 +117,14 @@ def _in_proportion(square: NDArray[np.uint8], file: Path) -> NDArray[np.uint8]:
 
 
 def _by_variety(present: NDArray[np.bool_], sessions: NDArray[np.int64]) -> Iterator[int]:
-    """Rows of `present` (N, K), the most varied first, each chosen in view of the ones before."""
+    """Rows of `present` (N, K), the most varied first; classes that an earlier row shows count less."""
     labels = present.sum(axis=1)
-    spread = np.array([len(set(sessions[row])) for row in present])  # (N,) sessions that an image shows
+    spread = np.array([len(set(sessions[row])) for row in present])  # (N,) sessions whose classes an image shows
     rank = 100 * ((labels >= 2) & (labels <= 4)) + 100 * np.minimum(spread, 2)
     left, shown = np.flatnonzero(labels), np.zeros(present.shape[1], bool)
     while len(left):
         fresh = (present[left] & ~shown).sum(axis=1).clip(max=4)
-        best = int(left[np.argmax(rank[left] + fresh)])  # of equal ones the first
+        best = int(left[np.argmax(rank[left] + fresh)])  # the first of equals
         yield best
         shown |= present[best]
         left = left[left != best]

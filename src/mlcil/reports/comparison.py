@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,34 +13,35 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import UserError
-from ..evaluation.paired import Difference, Interval, Pair, paired_difference
+from ..evaluation.paired import Difference, Interval, paired_difference
 from ..evaluation.scores import ScoredImages, load_scores, scores_file
-from .collect import RunRecord, read_run
-from .table import counted, number, run_names
+from .collect import distinct_names
+from .runs import RunRecord, read_run
+from .table import counted, fixed
 
 _MARK = "*"
-_FEW_SEEDS = 5  # below, resampling the seeds misses more than a fifth of the variance between them
+_FEW_SEEDS = 5  # with fewer, resampling the seeds misses more than a fifth of the variance between them
 
 
 class RunComparison(NamedTuple):
-    """What was compared, and the outcome."""
+    """What was compared, and the outcome. The two sides are called first and second."""
 
     first: str
     second: str
     runs: list[tuple[RunRecord, RunRecord]]  # one pair per seed
-    sessions: list[tuple[int, int]]  # of each pair, counted from 1
+    sessions: list[tuple[int, int]]  # the sessions compared in each pair, counted from 1
     notes: list[str]  # what was left out or is unusual
     difference: Difference
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it in what JSON knows; qualities in percent, differences in percent points."""
+        """All of it in terms of JSON; AP in percent, differences in percent points."""
         found = self.difference
         return {
             "first": self.first,
             "second": self.second,
             "runs": [_pair_as_dict(*entry) for entry in zip(self.runs, self.sessions, strict=True)],
             "notes": self.notes,
-            "map": {key: getattr(found, key) for key in ("first", "second", "difference")}
+            "mAP": {key: getattr(found, key) for key in ("first", "second", "difference")}
             | {"interval": list(found.interval), "is_more_than_noise": found.is_more_than_noise},
             "classes": [one._asdict() | {"interval": list(one.interval)} for one in found.classes],
             "classes_without_positives": found.without_positives,
@@ -56,31 +57,30 @@ def compare_runs(
     """Compare two runs, or two sets of runs that are paired by their seeds.
 
     Arguments:
-        first: run folders, or folders that hold run folders; together one method.
-        second: likewise.
-        session: compare after this session; None for the last one after which all have the same classes, so
+        first: run folders, or folders that hold run folders; together they are one experiment.
+        second: the same for the other side.
+        session: compare after this session. None for the last one after which all runs know the same classes, so
             that a joint run is compared with the end of the others.
-        resamples: of the test images.
+        resamples: how often to resample the test images.
 
     Raises:
-        UserError: there is nothing to compare, or what there is differs in more than the method.
+        UserError: there is nothing to compare, or the runs of one side differ in more than the seed.
     """
     sides = _find_runs(first), _find_runs(second)
     pairs, notes = _pair_up(*sides)
     flat = [run for pair in pairs for run in pair]
-    numbers = iter(_choose_sessions(flat, session))
-    sessions = list(zip(numbers, numbers, strict=True))
+    numbers = _choose_sessions(flat, session)
+    scored = list(map(_load, flat, numbers))
     name, other = _side_names(*pairs[0])
-    scored = [_load(*entry) for entry in zip(pairs, sessions, strict=True)]
     try:
-        difference = paired_difference(scored, resamples)
+        difference = paired_difference(list(zip(scored[::2], scored[1::2], strict=True)), resamples)
     except UserError as error:
         raise UserError(f"cannot compare {name} with {other}: {error}") from None
-    return RunComparison(name, other, pairs, sessions, notes, difference)
+    return RunComparison(name, other, pairs, list(zip(numbers[::2], numbers[1::2], strict=True)), notes, difference)
 
 
 def comparison_view(comparison: RunComparison) -> Group:
-    """The classes as a table, and below it what they amount to."""
+    """A table of the classes, and below it the conclusion."""
     found = comparison.difference
     headings = (comparison.first, comparison.second, "difference", f"{_percent(found.level)} interval", "")
     table = Table(title=Text(_title(comparison)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -100,7 +100,7 @@ def verdict(comparison: RunComparison) -> str:
     """The outcome in one sentence."""
     found = comparison.difference
     sign = 1.0 if found.difference >= 0 else -1.0
-    # "below" turns the sign of the difference, and with it the interval's ends.
+    # "below" reverses the sign of the difference, and with it the ends of the interval.
     ends = sorted(sign * end for end in found.interval)
     size, low, high = _rounded([sign * found.difference, *ends])
     side = "above" if sign > 0 else "below"
@@ -113,60 +113,61 @@ def verdict(comparison: RunComparison) -> str:
 
 
 def _find_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """The runs of one side."""
+    """The runs of one side, which may differ only in the seed."""
     runs = [read_run(folder) for path in paths for folder in _run_folders(path)]
     first, *others = [run.identity for run in runs]
     for key in dict.fromkeys(["method", *first]):
         if values := {str(one.get(key)) for one in others} - {str(first.get(key))}:
             named, got = ", ".join(map(str, paths)), ", ".join(sorted({str(first.get(key)), *values}))
-            raise UserError(f"{named}: the runs of one side differ in {key} ({got}), expected in the seed alone")
-    seeds = Counter(_seed(run) for run in runs)
+            raise UserError(f"{named}: the runs of one side differ in {key} ({got}), expected only in the seed")
+    seeds = Counter(run.result.seed for run in runs)
     for seed in (seed for seed, count in seeds.items() if count > 1):
-        same = ", ".join(str(run.path) for run in runs if _seed(run) == seed)
+        same = ", ".join(str(run.path) for run in runs if run.result.seed == seed)
         raise UserError(f"got several runs with seed {seed} on one side, expected one: {same}")
     return runs
-
-
-def _seed(run: RunRecord) -> str:
-    return str(run.results.get("seed", "-"))
 
 
 def _run_folders(path: Path) -> list[Path]:
     if (path / "results.json").is_file():
         return [path]
     if not path.is_dir():
-        raise UserError(f"{path} is no folder: name a run folder or a folder that holds run folders")
+        raise UserError(f"{path} is not a folder: name a run folder or a folder that holds run folders")
     folders = sorted(child for child in path.iterdir() if (child / "results.json").is_file())
     if not folders:
-        raise UserError(f"{path} holds no run: neither it nor a folder in it has results.json")
+        raise UserError(f"{path} holds no run: neither it nor a folder in it has a results.json")
     return folders
 
 
 def _pair_up(
     first: Sequence[RunRecord], second: Sequence[RunRecord]
 ) -> tuple[list[tuple[RunRecord, RunRecord]], list[str]]:
-    """Runs of the same seed, and a line for each side's seeds that the other has not."""
+    """Pairs of runs with the same seed, and a note for each side whose seeds the other side lacks."""
     if len(first) == len(second) == 1:
         one, other = first[0], second[0]
-        differ = f"the runs have different seeds, {_seed(one)} and {_seed(other)}"
-        return [(one, other)], [differ] if _seed(one) != _seed(other) else []
-    ours, theirs = ({_seed(run): run for run in side} for side in (first, second))
+        if one.result.seed == other.result.seed:
+            return [(one, other)], []
+        return [(one, other)], [f"the runs have different seeds, {one.result.seed} and {other.result.seed}"]
+    ours, theirs = ({run.result.seed: run for run in side} for side in (first, second))
     common = [seed for seed in ours if seed in theirs]
     if not common:
-        raise UserError(f"the two sides have no seed in common: {', '.join(ours)} and {', '.join(theirs)}")
+        raise UserError(f"the two sides have no seed in common: {_listed(ours)} and {_listed(theirs)}")
     notes = [_left_out(*sides) for sides in ((ours, theirs), (theirs, ours)) if sides[0].keys() - sides[1].keys()]
     return [(ours[seed], theirs[seed]) for seed in common], notes
 
 
-def _left_out(side: dict[str, RunRecord], other: dict[str, RunRecord]) -> str:
-    lonely = [seed for seed in side if seed not in other]
-    word = "seed" if len(lonely) == 1 else "seeds"
-    return f"left out, because the other side has none: {word} {', '.join(lonely)} of {side[lonely[0]].path.parent}"
+def _left_out(side: dict[int, RunRecord], other: dict[int, RunRecord]) -> str:
+    alone = [seed for seed in side if seed not in other]
+    word = "seed" if len(alone) == 1 else "seeds"
+    return f"{word} {_listed(alone)} of {side[alone[0]].path.parent} left out, because the other side lacks it"
+
+
+def _listed(entries: Iterable[object]) -> str:
+    return ", ".join(map(str, entries))
 
 
 def _choose_sessions(runs: Sequence[RunRecord], session: int | None) -> list[int]:
-    """For each run the number of the session to compare."""
-    reached = [{frozenset(one["classes"]): int(one["session"]) for one in run.results["sessions"]} for run in runs]
+    """The number of the session to compare, for each run."""
+    reached = [{frozenset(one.classes): one.session for one in run.result.sessions} for run in runs]
     if session is not None:
         for run, numbers in zip(runs, reached, strict=True):
             if session not in numbers.values():
@@ -176,30 +177,24 @@ def _choose_sessions(runs: Sequence[RunRecord], session: int | None) -> list[int
         return [session] * len(runs)
     common = set(reached[0]).intersection(*reached[1:])
     if not common:
-        paths = ", ".join(str(run.path) for run in runs)
-        raise UserError(f"there is no session after which all of these know the same classes: {paths}")
+        paths = _listed(run.path for run in runs)
+        raise UserError(f"there is no session after which all of these runs know the same classes: {paths}")
     last = max(common, key=len)
     return [numbers[last] for numbers in reached]
 
 
-def _load(runs: tuple[RunRecord, RunRecord], sessions: tuple[int, int]) -> Pair:
-    return _load_one(runs[0], sessions[0]), _load_one(runs[1], sessions[1])
-
-
-def _load_one(run: RunRecord, session: int) -> ScoredImages:
+def _load(run: RunRecord, session: int) -> ScoredImages:
     file = scores_file(run.path, session)
     if not file.exists():
-        raise UserError(
-            f"{run.path} lacks {file.relative_to(run.path)}, the test scores to compare: "
-            "a run made by this version has it, an older one must be repeated"
-        )
+        raise UserError(f"{run.path} lacks {file.relative_to(run.path)}, the test scores to compare")
     return load_scores(file)
 
 
 def _side_names(first: RunRecord, second: RunRecord) -> tuple[str, str]:
-    one, other = run_names([first.results, second.results])
-    # Nothing in the header tells them apart, an option may: then the folders do.
-    return (str(first.path), str(second.path)) if other == f"{one} #2" else (one, other)
+    names = distinct_names([first, second])
+    if names[0] == names[1] and first.result.seed != second.result.seed:
+        names = [f"{name} (seed {run.result.seed})" for name, run in zip(names, (first, second), strict=True)]
+    return (names[0], names[1]) if names[0] != names[1] else (str(first.path), str(second.path))
 
 
 def _title(comparison: RunComparison) -> str:
@@ -211,16 +206,16 @@ def _title(comparison: RunComparison) -> str:
 
 def _row(name: str, first: float, second: float, difference: float, interval: Interval) -> list[Text]:
     between = f"{_signed(interval.low)} to {_signed(interval.high)}"
-    return [Text(name), *map(Text, (number(first), number(second), _signed(difference), between))]
+    return [Text(name), *map(Text, (fixed(first), fixed(second), _signed(difference), between))]
 
 
 def _remarks(comparison: RunComparison) -> list[str]:
     found = comparison.difference
     marked = sum(one.interval.excludes_zero for one in found.classes)
-    chance = number((1 - found.level) * len(found.classes))
+    chance = fixed((1 - found.level) * len(found.classes))
     lines = [
         f"{marked} of {counted(len(found.classes), 'class', 'classes')} marked {_MARK} (the interval excludes 0); "
-        f"about {chance} would be by chance if the runs did not differ."
+        f"about {chance} would be marked by chance if the runs did not differ."
     ]
     if found.without_positives:
         lines.append(f"No test image shows {', '.join(found.without_positives)}: left out.")
@@ -231,20 +226,20 @@ def _about_seeds(count: int) -> str:
     if count == 1:
         return "One seed: the interval covers the choice of test images, not the luck of the seed."
     narrow = "; with so few seeds it is likely too narrow" if count < _FEW_SEEDS else ""
-    return f"{count} seeds, resampled too: the interval covers the choice of test images and of seeds{narrow}."
+    return f"{count} seeds, also resampled: the interval covers the choice of test images and of seeds{narrow}."
 
 
 def _pair_as_dict(runs: tuple[RunRecord, RunRecord], sessions: tuple[int, int]) -> dict[str, Any]:
     return {
-        side: {"folder": str(run.path), "seed": run.results.get("seed"), "session": session}
+        side: {"folder": str(run.path), "seed": run.result.seed, "session": session}
         for side, run, session in zip(("first", "second"), runs, sessions, strict=True)
     }
 
 
 def _rounded(values: Sequence[float]) -> list[str]:
-    """One decimal each, or two if one decimal would make a 0 of what is none."""
+    """The values with one decimal, or with two if one decimal would round a value to 0."""
     decimals = 2 if any(value != 0 and round(value, 1) == 0 for value in values) else 1
-    return [f"{round(value, decimals) + 0.0:.{decimals}f}" for value in values]
+    return [fixed(value, decimals) for value in values]
 
 
 def _signed(value: float) -> str:

@@ -1,15 +1,13 @@
-"""What training cost, as bars."""
+"""A figure of what training cost: seconds and memory as bars."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from .collect import Collection, Group
+from .runs import Collection, Group
 from .style import GRID, INK, PAPER, SOFT, WIDE, Look, canvas, cut, looks, mark, panel, styled
-from .tables import label
+from .table import spreads
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Cost(NamedTuple):
-    """What a panel of `costs` shows of a group: a bar, and a dot per session."""
+    """What a panel shows of a group: a bar, and a dot per session."""
 
     bar: float
     dots: list[float]
@@ -55,7 +53,7 @@ def _draw_costs(
 
     for index, ((group, look), value) in enumerate(zip(members, values, strict=True)):
         middle = row * (index + (0.5 if wide else 0.7))
-        drawn = [_name_bar(axes, label(group), middle, wide)] if named else []
+        drawn = [_name_bar(axes, group.label, middle, wide)] if named else []
         mark(drawn if value is None else [*drawn, *_draw_bar(axes, value, look, middle)], look.mark)
     axes.set_ylim(row * len(members), 0)  # in pixels, downwards
     axes.set_xlim(0, 1.2 * max(max([one.bar, *one.dots]) for one in values if one is not None) or 1)
@@ -65,36 +63,33 @@ def _draw_costs(
 
 
 def _name_bar(axes: Axes, name: str, middle: float, wide: bool) -> Artist:
-    place = axes.get_yaxis_transform()  # x as a part of the panel, y in pixels
+    place = axes.get_yaxis_transform()  # x as a fraction of the panel, y in pixels
     if wide:
         return axes.text(-0.03, middle, cut(name, 26), transform=place, ha="right", va="center")
     return axes.text(0, middle - 11, cut(name, 40), transform=place, va="bottom")
 
 
 def _draw_bar(axes: Axes, value: _Cost, look: Look, middle: float) -> list[Artist]:
-    dots: dict[str, Any] = {"color": INK, "markersize": 7, "markeredgecolor": PAPER, "markeredgewidth": 0.6}
-    said = f"{value.bar:.3g}" if value.bar < 100 else f"{value.bar:.0f}"
+    level = [middle] * len(value.dots)
+    text = f"{value.bar:.3g}" if value.bar < 100 else f"{value.bar:.0f}"
     return [
         *axes.barh(middle, value.bar, height=15, color=look.colour, alpha=0.85),
-        *axes.plot(value.dots, [middle] * len(value.dots), ".", **dots),
-        axes.text(1.0, middle, said, transform=axes.get_yaxis_transform(), ha="right", va="center", color=SOFT),
+        *axes.plot(value.dots, level, ".", color=INK, markersize=7, markeredgecolor=PAPER, markeredgewidth=0.6),
+        axes.text(1.0, middle, text, transform=axes.get_yaxis_transform(), ha="right", va="center", color=SOFT),
     ]
 
 
-def _seconds(group: Group) -> _Cost | None:
-    """Mean over sessions and seeds; a dot is a session."""
-    values: dict[int, list[float]] = {}
-    for run in group.shown:
-        clock = {
-            line["session"]: line["session_seconds"] for line in run.metrics if line.get("session_seconds") is not None
-        }
-        for session in run.sessions:
-            number = session["session"]
-            values.setdefault(number, []).append(float(clock.get(number, session["train_seconds"])))
-    means = [float(np.mean(ones)) for ones in values.values()]
-    return _Cost(float(np.mean(means)), means if len(means) > 1 else [])
+def _seconds(group: Group) -> _Cost:
+    """The mean over sessions and seeds, with a dot per session."""
+    found = spreads(
+        {one.session: one.train_seconds for one in run.result.sessions}
+        | {line["session"]: line["session_seconds"] for line in run.evaluations}
+        for run in group.shown
+    )
+    means = [one.mean for one in found.values()]
+    return _Cost(sum(means) / len(means), means if len(means) > 1 else [])
 
 
 def _memory(group: Group, key: str) -> _Cost | None:
-    values = [float(line[key]) for run in group.shown for line in run.metrics if line.get(key) is not None]
+    values = [float(line[key]) for run in group.shown for line in run.evaluations if line[key] is not None]
     return _Cost(max(values), []) if values else None

@@ -1,4 +1,4 @@
-"""Drawing what a model says about a picture: an overlay for each tag, and one for each session's attention."""
+"""Drawing the maps of a picture: an overlay for each tag, and one for the attention of each session."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEAT = "inferno"
 def draw(explanation: Explanation, title: str) -> Figure:
     """The picture, a panel per tag, and below them the attention of each session.
 
-    Every tag has a scale of its own; the sessions share one.
+    Every tag has its own colour scale; the sessions share one.
     """
     rows = [_Row(COLUMNS, panels) for panels in _chunks(_tag_panels(explanation), COLUMNS)]
     if len(explanation.attention):
@@ -39,7 +39,7 @@ def draw(explanation: Explanation, title: str) -> Figure:
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a drawing as PNG, as wide as it was made for."""
+    """Write a drawing as PNG in the width that it was laid out for."""
     with house_style():
         write_atomically(file, lambda partial: figure.savefig(partial, format="png"))
 
@@ -48,7 +48,7 @@ Panel = Callable[["Axes"], None]
 
 
 class _Row(NamedTuple):
-    """Panels side by side, as wide as if there were `columns` of them."""
+    """Panels side by side, each as wide as if there were `columns` of them."""
 
     columns: int
     panels: list[Panel]
@@ -57,7 +57,7 @@ class _Row(NamedTuple):
 def _compose(rows: Sequence[_Row], aspect: float, title: str, legend: str) -> Figure:
     from matplotlib.figure import Figure
 
-    head, below, words = 32, 54, 46  # pixels: for the title, the legend, and above each panel
+    head, below, words = 32, 54, 46  # pixels for the title, for the legend, and for the text above each panel
     sides = [(WIDTH - 2 * EDGE - GAP * (row.columns - 1)) / row.columns for row in rows]
     height = head + below + sum(side * aspect + words for side in sides) + GAP * (len(rows) - 1)
     figure = Figure(figsize=(WIDTH / 100, height / 100), dpi=100, facecolor="white")
@@ -127,30 +127,30 @@ def _name_panel(axes: Axes, first: str, second: str, small: bool) -> None:
 
 def _legend(has_attention: bool) -> str:
     if not has_attention:
-        return "Tags: the score of each place, positive part; each on a scale of its own, + marks its peak."
+        return "Tags: the positive part of the score of each place; each on its own scale, + marks the peak."
     return (
-        "Tags: attention times gradient of the tag's logit, positive part; "
-        "each on a scale of its own, + marks its peak.\n"
-        "Sessions: share of the attention that each place gets, mean over heads, all on one scale; "
-        "the rest goes to tokens. Squares: the same by head."
+        "Tags: the positive part of attention times gradient of the tag's logit; "
+        "each on its own scale, + marks the peak.\n"
+        "Sessions: the share of the attention that each place gets, mean over heads, all on one scale; "
+        "the rest goes to tokens. Squares: the same for each head."
     )
 
 
 def _overlay(pixels: NDArray[np.uint8], values: NDArray[np.float32], most: float) -> NDArray[Any]:
-    """The greyed picture under the enlarged map, float (H, W, 3); `most` gets the strongest colour."""
+    """The picture in grey under the enlarged map, float (H, W, 3); the value `most` gets the strongest colour."""
     from matplotlib import colormaps
 
     large = enlarged(values, pixels.shape)
     share = (large / most if most > 0 else large)[..., None]  # (H, W, 1)
     grey = (pixels @ np.array([0.299, 0.587, 0.114]) / 255)[..., None]
     colour = colormaps[_HEAT](0.15 + 0.8 * share[..., 0])[..., :3]
-    covering = 0.8 * share.clip(0, 1) ** 0.7  # what is worth little hides little
+    covering = 0.8 * share.clip(0, 1) ** 0.7  # low values hide little of the picture
     result: NDArray[Any] = ((1 - covering) * grey + covering * colour).clip(0, 1)
     return result
 
 
 def enlarged(values: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.float32]:
-    """A map (h, w) enlarged bilinearly to the first two sides of a picture's shape, (H, W)."""
+    """A map (h, w), enlarged bilinearly to the (H, W) of a picture's shape."""
     large = F.interpolate(
         torch.from_numpy(values)[None, None], (shape[0], shape[1]), mode="bilinear", align_corners=False
     )
@@ -158,7 +158,7 @@ def enlarged(values: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.fl
 
 
 def peak(values: NDArray[np.float32], shape: Sequence[int]) -> tuple[float, float]:
-    """Where a map (h, w) is largest, as x and y in pixels of a picture (H, W, ...): the middle of that place."""
+    """The middle of the place where a map (h, w) is largest, as x and y in pixels of a picture (H, W, ...)."""
     row, column = np.unravel_index(int(values.argmax()), values.shape)
     height, width = values.shape
     return (float(column) + 0.5) * shape[1] / width, (float(row) + 0.5) * shape[0] / height

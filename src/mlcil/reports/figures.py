@@ -1,4 +1,4 @@
-"""Figures of what was reached: mAP as classes arrive, and what was forgotten.
+"""Figures of quality: mAP as classes arrive, and what was forgotten.
 
 Each function returns None where there is nothing to draw.
 """
@@ -6,51 +6,33 @@ Each function returns None where there is nothing to draw.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .collect import Collection, Group
+from .runs import Collection, Group
 from .style import GRID, INK, PAPER, SOFT, WIDE, Look, canvas, cut, legend, legend_height, looks, mark, panel, styled
-from .table import class_counts, is_joint, number
-from .tables import label
+from .table import fixed, spreads
+from .tables import class_counts
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
 
 
-class Curve(NamedTuple):
-    """mAP of a group at each number of classes seen, over its seeds."""
-
-    counts: list[int]
-    mean: Floats
-    deviation: Floats  # 0 for one seed
-
-
-def curve(group: Group) -> Curve:
-    """The group's mAP at each number of classes seen."""
-    values: dict[int, list[float]] = {}
-    for run in group.shown:
-        for session in run.sessions:
-            values.setdefault(len(session["classes"]), []).append(session["map"])
-    counts = sorted(values)
-    spread = [np.std(values[count], ddof=1) if len(values[count]) > 1 else 0.0 for count in counts]
-    return Curve(counts, np.array([np.mean(values[count]) for count in counts]), np.array(spread))
-
-
 @styled
 def map_curves(collection: Collection, setting: str, width: int = WIDE) -> Figure | None:
-    """mAP over the classes seen, one line per group, with a band of one deviation over seeds.
+    """mAP over the number of classes seen: a line per group, with a band of one deviation over seeds.
 
     Returns:
-        None where the groups have one session only, which makes no line.
+        None if the groups have only one session, which makes no line.
     """
     members = looks(collection, setting)
-    steps = class_counts([run.results for group, _ in members for run in group.shown])
+    steps = class_counts([group for group, _ in members])
     if len(steps) < 2:
         return None
     wide = width >= WIDE
@@ -71,9 +53,9 @@ def map_curves(collection: Collection, setting: str, width: int = WIDE) -> Figur
 
 
 def _draw_curve(axes: Axes, group: Group, look: Look, steps: Sequence[int]) -> None:
-    counts, mean, deviation = curve(group)
-    if is_joint(group.shown[0].results, steps):
-        line = axes.axhline(mean[0], color=look.colour, linewidth=2, linestyle=(0, (7, 4)), label=label(group))
+    counts, mean, deviation = _curve(group)
+    if group.is_joint(steps):
+        line = axes.axhline(mean[0], color=look.colour, linewidth=2, linestyle=(0, (7, 4)), label=group.label)
         span = axes.axhspan(mean[0] - deviation[0], mean[0] + deviation[0], color=look.colour, alpha=0.14, linewidth=0)
         mark([line, span], look.mark)
         return
@@ -88,14 +70,21 @@ def _draw_curve(axes: Axes, group: Group, look: Look, steps: Sequence[int]) -> N
         markeredgecolor=PAPER,
         markeredgewidth=1.3,
         clip_on=False,
-        label=label(group),
+        label=group.label,
         zorder=3,
     )
     band = axes.fill_between(counts, mean - deviation, mean + deviation, color=look.colour, alpha=0.14, linewidth=0)
     mark([*lines, band, *_draw_published(axes, group, look)], look.mark)
 
 
-def _draw_published(axes: Axes, group: Group, look: Look) -> list[Any]:
+def _curve(group: Group) -> tuple[list[int], Floats, Floats]:
+    """The numbers of classes seen, and the mean and deviation of the mAP at each; the deviation of one seed is 0."""
+    found = group.map_by_classes()
+    mean, deviation = ([one.mean for one in found.values()], [one.deviation or 0.0 for one in found.values()])
+    return list(found), np.array(mean), np.array(deviation)
+
+
+def _draw_published(axes: Axes, group: Group, look: Look) -> Sequence[Artist]:
     values = group.published_sessions()
     if not values:
         return []
@@ -114,7 +103,7 @@ def _draw_published(axes: Axes, group: Group, look: Look) -> list[Any]:
 
 def _frame_curves(axes: Axes, steps: Sequence[int], groups: Sequence[Group]) -> None:
     values = [value for group in groups for value in group.published_sessions().values()]
-    for _, mean, deviation in map(curve, groups):
+    for _, mean, deviation in map(_curve, groups):
         values += [*(mean - deviation), *(mean + deviation)]
     step = 20 if max(values) - min(values) > 50 else 10
     low, high = max(0.0, step * np.floor(min(values) / step)), min(100.0, step * np.ceil((max(values) + 1) / step))
@@ -128,19 +117,16 @@ def _frame_curves(axes: Axes, steps: Sequence[int], groups: Sequence[Group]) -> 
 
 def forgetting_per_class(group: Group) -> dict[str, float]:
     """Percent points that each old class lost since its best session, mean over seeds; at most 0."""
-    values: dict[str, list[float]] = {}
-    for run in group.shown:
-        for name, value in run.sessions[-1]["forgetting_per_class"].items():
-            values.setdefault(name, []).append(value)
-    return {name: float(np.mean(ones)) for name, ones in values.items()}
+    lost = spreads(run.result.forgetting_per_class() for run in group.shown)
+    return {name: one.mean for name, one in lost.items()}
 
 
 @styled
 def forgetting_strips(collection: Collection, setting: str, width: int = WIDE) -> Figure | None:
-    """A strip per group with a dot per old class: how much of its best AP the class has lost.
+    """A strip per group with a dot per old class, which shows how much of its best AP the class has lost.
 
     Returns:
-        None where no group has an old class.
+        None if no group has an old class.
     """
     lost = [(group, look, forgetting_per_class(group)) for group, look in looks(collection, setting)]
     lost = [entry for entry in lost if entry[2]]
@@ -165,8 +151,8 @@ def forgetting_strips(collection: Collection, setting: str, width: int = WIDE) -
     return figure
 
 
-def _strip(axes: Axes, values: Floats, look: Look, middle: float, scale: float) -> list[Any]:
-    """Dots side by side where classes lost alike, a line through them and a tick at the mean."""
+def _strip(axes: Axes, values: Floats, look: Look, middle: float, scale: float) -> list[Artist]:
+    """Dots, spread above and below the line where classes lost about the same, and a tick at the mean."""
     heights, crowd = np.zeros(len(values)), dict[int, int]()
     for index, value in enumerate(values):
         slot = round(value * scale / 6)  # a dot is about six pixels wide
@@ -188,17 +174,17 @@ def _strip(axes: Axes, values: Floats, look: Look, middle: float, scale: float) 
     return [line, dots, tick]
 
 
-def _name_strip(axes: Axes, group: Group, values: dict[str, float], middle: float, wide: bool) -> list[Any]:
+def _name_strip(axes: Axes, group: Group, values: dict[str, float], middle: float, wide: bool) -> list[Artist]:
     worst = min(values, key=lambda name: values[name])
-    mean = number(float(np.mean(list(values.values()))))
-    place = axes.get_yaxis_transform()  # x as a part of the strip, y in pixels
+    mean = fixed(float(np.mean(list(values.values()))))
+    place = axes.get_yaxis_transform()  # x as a fraction of the strip, y in pixels
     if wide:
-        said = f"mean {mean}, worst {cut(worst, 14)} {number(values[worst])}"
+        said = f"mean {mean}, worst {cut(worst, 14)} {fixed(values[worst])}"
         return [
-            axes.text(-0.02, middle, cut(label(group), 26), transform=place, ha="right", va="center"),
+            axes.text(-0.02, middle, cut(group.label, 26), transform=place, ha="right", va="center"),
             axes.text(1.03, middle, said, transform=place, va="center", color=SOFT),
         ]
     return [
-        axes.text(0, middle - 20, cut(label(group), 30), transform=place, va="bottom"),
+        axes.text(0, middle - 20, cut(group.label, 30), transform=place, va="bottom"),
         axes.text(1, middle - 20, mean, transform=place, va="bottom", ha="right", color=SOFT),
     ]

@@ -1,4 +1,4 @@
-"""The AP of each class after each session as a map of colours."""
+"""A figure of the AP of each class after each session, as coloured cells."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .collect import Group, RunRecord
+from ..evaluation.results import RunResult
+from .runs import Group
 from .style import PAPER, canvas, cut, panel, styled
+from .table import spreads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,55 +21,47 @@ Floats = NDArray[np.float64]
 HEAT = "cividis"
 
 
-def ap_matrix(group: Group) -> tuple[list[str], list[int], Floats]:
-    """The classes, the sessions and the (K, T) AP of each after each, mean over seeds; NaN where unseen."""
-    runs = group.shown
-    longest = max(runs, key=lambda run: len(run.sessions)).results["ap_matrix"]
-    names, sessions = list(longest["classes"]), list(longest["sessions"])
-    sums, counts = np.zeros((len(names), len(sessions))), np.zeros((len(names), len(sessions)))
-    rows = {name: k for k, name in enumerate(names)}
-    for run in runs:  # by name: with a shuffled order, seeds may see the classes in other rows
-        matrix = run.results["ap_matrix"]
-        for name, values in zip(matrix["classes"], matrix["ap"], strict=True):
-            ap = np.array(values, dtype=np.float64)  # None becomes NaN
-            if name in rows:
-                place = (rows[name], slice(len(ap)))
-                sums[place] += np.nan_to_num(ap)
-                counts[place] += ~np.isnan(ap)
-    return names, sessions, np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+def ap_matrix(group: Group) -> tuple[list[str], Floats]:
+    """The K classes and the (K, T) AP of each after each session, mean over seeds; NaN where a class has none."""
+    longest = max((run.result for run in group.shown), key=lambda result: len(result.sessions))
+    # By name, because seeds may order the classes differently.
+    after = [spreads(run.result.sessions[t].ap for run in group.shown) for t in range(len(longest.sessions))]
+    ap = [[one[name].mean if name in one else np.nan for one in after] for name in longest.classes]
+    return longest.classes, np.array(ap)
 
 
 @styled
 def heat_map(group: Group) -> Figure | None:
     """AP of each class (rows) after each session (columns), mean over seeds; None for a single session."""
-    names, sessions, ap = ap_matrix(group)
-    if not ap.size or len(sessions) < 2:
+    names, ap = ap_matrix(group)
+    sessions = ap.shape[1]
+    if sessions < 2:
         return None
-    # Many classes take lower rows; few sessions do not stretch.
+    # Many classes get lower rows; few sessions do not get wider cells.
     row, size = (26, 12) if len(names) <= 20 else (17, 11)
     classes = [cut(name, 16) for name in names]
     left = 10 + 0.62 * size * max(map(len, classes))
-    cell = min(56.0, (300 - left - 4) / len(sessions))
+    cell = min(56.0, (300 - left - 4) / sessions)
     figure = canvas(300, row * len(names) + 46)
-    axes = panel(figure, left, 2, cell * len(sessions), row * len(names))
-    extent = (0, len(sessions), len(names), 0)
+    axes = panel(figure, left, 2, cell * sessions, row * len(names))
+    extent = (0, sessions, len(names), 0)
     axes.imshow(
         np.ma.masked_invalid(ap), cmap=HEAT, vmin=0, vmax=100, extent=extent, aspect="auto", interpolation="none"
     )
-    _separate(axes, group.shown[0], len(sessions), names)
+    _separate(axes, group.shown[0].result, sessions, names)
     if cell > 1.6 * size:
         _write_values(axes, ap, size)
     axes.set_yticks(np.arange(len(names)) + 0.5, classes, size=size)
-    every = -(-len(sessions) // 12)  # with very many sessions, every second or third number is enough
-    axes.set_xticks(np.arange(0, len(sessions), every) + 0.5, [str(t) for t in sessions[::every]], size=size)
+    shown = range(0, sessions, -(-sessions // 12))  # with very many sessions, every second or third is enough
+    axes.set_xticks([t + 0.5 for t in shown], [str(t + 1) for t in shown], size=size)
     axes.set_xlabel("session", size=size)
     return figure
 
 
-def _separate(axes: Axes, run: RunRecord, sessions: int, names: Sequence[str]) -> None:
+def _separate(axes: Axes, result: RunResult, sessions: int, names: Sequence[str]) -> None:
     """Gaps between the cells, wider between the classes of one session and those of the next."""
     axes.spines["bottom"].set_visible(False)
-    arrivals = np.cumsum([len(session["new_classes"]) for session in run.sessions])
+    arrivals = np.cumsum([len(session.new_classes) for session in result.sessions])
     axes.hlines(range(len(names) + 1), 0, sessions, color=PAPER, linewidth=1.5)
     axes.hlines(arrivals[:-1], 0, sessions, color=PAPER, linewidth=4)
     axes.vlines(range(sessions + 1), 0, len(names), color=PAPER, linewidth=1.5)
@@ -79,7 +73,7 @@ def _write_values(axes: Axes, ap: Floats, size: int) -> None:
     for (k, t), value in np.ndenumerate(ap):
         if not np.isnan(value):
             light = np.dot(np.power(colormaps[HEAT](value / 100)[:3], 2.2), (0.2126, 0.7152, 0.0722))
-            ink = "#000000" if light > 0.179 else "#ffffff"  # where black and white contrast alike (WCAG)
+            ink = "#000000" if light > 0.179 else "#ffffff"  # black and white contrast equally here (WCAG)
             axes.text(t + 0.5, k + 0.5, f"{value:.0f}", ha="center", va="center_baseline", size=size, color=ink)
 
 

@@ -1,7 +1,7 @@
 """How figures look, and how they become files or parts of a page.
 
-A figure is laid out in pixels of the page and drawn in real colours on white paper. Within a page, the colours
-listed in `_PAGE` become variables of the page, so that one drawing reads well in light and in dark.
+A figure is laid out in pixels of the page and drawn in fixed colours on white paper. On the page, the colours listed in
+`_PAGE` are replaced by the page's variables, so that one drawing is readable in the light and in the dark theme.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .collect import Collection, Group
+    from .runs import Collection, Group
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WIDE, NARROW = 960, 330  # pixels that a figure has on a desk and on a phone
-# Paper is not quite white: a number that is white on a dark cell stays so on a dark page.
+WIDE, NARROW = 960, 330  # pixels available to a figure on a desktop and on a phone
+# Paper is not quite white, so that replacing its colour leaves white numbers on dark cells alone.
 INK, SOFT, GRID, PAPER = "#1b1f24", "#59626e", "#dfe1e3", "#fffffe"
-# Okabe and Ito's palette, with a grey in place of the yellow and the black that vanish on white or on dark.
+# Okabe and Ito's palette. A grey replaces yellow and black, which cannot be seen on white or on dark paper.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8590")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
@@ -47,10 +47,10 @@ _STYLE: dict[Any, Any] = {
 
 
 class Look(NamedTuple):
-    """How a group is drawn, the same in all figures of a collection.
+    """How a group is drawn in all figures of a collection.
 
     Attributes:
-        mark: what its artists are tagged with, so that a page can hide them.
+        mark: the tag of its artists, by which the page can hide them.
     """
 
     mark: str
@@ -72,7 +72,7 @@ def house_style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """A function that draws in the house style."""
+    """Decorate a function so that it draws in the house style."""
 
     @wraps(draw)
     def in_style(*args: P.args, **options: P.kwargs) -> T:
@@ -83,13 +83,13 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def numbered_look(index: int, mark: str = "") -> Look:
-    """The look of the line with this number: colour is never the only thing to tell two lines apart."""
+    """The look of the line with this number. Two lines never differ in colour alone."""
     dash = _DASHES[index // len(COLOURS) % len(_DASHES)]
     return Look(mark, COLOURS[index % len(COLOURS)], dash, _MARKERS[index % len(_MARKERS)])
 
 
 def looks(collection: Collection, setting: str) -> list[tuple[Group, Look]]:
-    """The groups of a setting with their looks; groups of one name look alike in all settings."""
+    """The groups of a setting with their looks; groups of the same name look the same in all settings."""
     places: dict[str, int] = {}
     for group in collection.groups:
         places.setdefault(group.name, len(places))
@@ -101,7 +101,7 @@ def looks(collection: Collection, setting: str) -> list[tuple[Group, Look]]:
 
 
 def canvas(width: float, height: float) -> Figure:
-    """An empty figure of so many pixels."""
+    """An empty figure of this size in pixels."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width / 72, height / 72))
@@ -121,14 +121,14 @@ def panel(figure: Figure, left: float, top: float, width: float, height: float) 
 
 
 def mark(artists: Iterable[Artist | None], name: str) -> None:
-    """Tag what belongs to a group."""
+    """Tag the artists that belong to a group."""
     for artist in artists:
         if artist is not None:
             artist.set_gid(name)
 
 
 def legend(figure: Figure, axes: Axes, columns: int, marks: Sequence[str] = (), left: float = 24) -> None:
-    """The labels of `axes` along the lower edge of the figure, the first ones tagged with `marks`."""
+    """Write the labels of `axes` along the lower edge of the figure; the first ones are tagged with `marks`."""
     width = 72 * figure.get_size_inches()[0]
     handles, labels = axes.get_legend_handles_labels()
     columns = max(1, min(columns, len(labels)))
@@ -151,12 +151,12 @@ def legend(figure: Figure, axes: Axes, columns: int, marks: Sequence[str] = (), 
 
 
 def legend_height(labels: int, columns: int) -> float:
-    """Pixels that `legend` takes."""
+    """The height of a legend in pixels."""
     return 18 * -(-labels // columns) + 8
 
 
 def cut(name: str, width: int) -> str:
-    """At most `width` characters of a name."""
+    """The name, cut to at most `width` characters."""
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
@@ -172,14 +172,14 @@ def to_svg(figure: Figure, salt: str) -> str:
     """The figure as an SVG file of its own, the same bytes every time.
 
     Arguments:
-        salt: unlike that of any other figure on the same page, lest their ids meet.
+        salt: unique to the figure, so that its ids differ from those of other figures on the page.
     """
     from matplotlib import rc_context
 
     stream = io.StringIO()
     with house_style(), rc_context({"svg.hashsalt": salt}):
         figure.savefig(stream, format="svg", facecolor=PAPER, metadata={"Date": None})
-    # Matplotlib's "figure_1" would occur once per figure of a page, and a group has several artists.
+    # Ids must be unique on a page, but matplotlib calls every figure "figure_1", and a group has several artists.
     text = re.sub(r'<g id="group-(\d+)"', r'<g data-group="\1"', stream.getvalue())
     return re.sub(r'<g id="[\w.]+_\d+"', "<g", text)
 
@@ -188,14 +188,14 @@ def to_inline(svg: str, description: str) -> Markup:
     """An SVG of `to_svg` as an element of a page, in the page's colours and font.
 
     Arguments:
-        description: for readers who do not see it.
+        description: what screen readers say.
     """
     from markupsafe import Markup
 
     start = svg.index("<svg")
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg[start:])
     if size is None:
-        raise ValueError("got an SVG without a viewBox, expected one of to_svg")
+        raise ValueError("got an SVG without a viewBox, expected one made by to_svg")
     body = svg[svg.index(">", start) + 1 :]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n *", "", body, flags=re.DOTALL)
     body = re.sub(r' (?:style|d|x|y|transform)="[^"]*"', lambda found: _lighter(found[0]), body)
@@ -207,7 +207,7 @@ def to_inline(svg: str, description: str) -> Markup:
 
 
 def _lighter(attribute: str) -> str:
-    """An attribute of an SVG element in the page's terms and in fewer bytes."""
+    """An attribute of an SVG element with the page's colours and font, and with fewer digits."""
     if attribute.startswith(" style"):
         attribute = re.sub(r"font-family: [^;\"]*(; )?", "", attribute)
         attribute = re.sub(r"font: (?:\w+ )*?([\d.]+px) [^;\"]*", r"font-size: \1", attribute)

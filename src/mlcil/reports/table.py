@@ -1,182 +1,213 @@
-"""Runs as tables: one run session by session, or several runs beside each other.
+"""The one kind of table: cells that are values, and how they are written in a terminal, in files and on the page.
 
-A session's place in the comparison is the number of classes seen after it. So a joint run, which sees all
-classes at once, stands in the last column, and an unfinished run leaves the later columns empty.
+The text of a cell, its place in a sorted column and its columns in a CSV file all come from its value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import csv
+import io
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import NamedTuple, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from ..core.errors import UserError
-
-Results = Mapping[str, Any]
+K = TypeVar("K", bound=Hashable)
 NOTHING = "-"
-_F1 = {"CF1@0.8": "cf1@0.8", "OF1@0.8": "of1@0.8"}
-_STORED_F1 = {"CF1@stored": "cf1@stored", "OF1@stored": "of1@stored"}
-# What may tell two runs of one method apart, the most telling first.
-_DISTINGUISHING = ("buffer", "protocol", "data", "backbone", "seed")
+# A bracket or a star at the start of a row would be taken for an argument of the row break before it.
+_LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {sign: f"{{{sign}}}" for sign in "[]*"}
+_LATEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+_LATEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
+_LATEX |= {"±": "$\\pm$", "…": "\\ldots{}"}
 
 
-class Comparison(NamedTuple):
-    """The text of a comparison: a heading per column and a row per run."""
+@dataclass(frozen=True)
+class Spread:
+    """A number measured with several seeds.
 
+    Attributes:
+        deviation: the sample deviation (n - 1); None for one seed.
+        decimals: how many to show.
+    """
+
+    mean: float
+    deviation: float | None
+    decimals: int = 1
+
+
+class Seeds(NamedTuple):
+    """How many of the runs that were started are finished."""
+
+    finished: int
+    started: int
+
+
+Cell = str | int | float | Spread | Seeds | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row, and the method and the setting that a reader may filter it by; empty if it belongs to none."""
+
+    cells: list[Cell]
+    method: str = ""
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        name: what its files are called.
+        note: what a reader must know, in a sentence or two.
+        methods: the method that a whole column belongs to, by the column's heading.
+    """
+
+    name: str
+    title: str
+    note: str
     headings: list[str]
-    rows: list[list[str]]
+    rows: list[Row]
+    methods: Mapping[str, str] = field(default_factory=dict)
+
+    def is_text(self, column: int) -> bool:
+        """Whether a column holds text, which is aligned left and sorted from A to Z."""
+        return any(isinstance(row.cells[column], str) for row in self.rows)
+
+    def without_empty_columns(self) -> Table:
+        """The same table without the columns that have no value in any row."""
+        kept = [index for index in range(len(self.headings)) if any(row.cells[index] is not None for row in self.rows)]
+        rows = [replace(row, cells=[row.cells[index] for index in kept]) for row in self.rows]
+        return replace(self, headings=[self.headings[index] for index in kept], rows=rows)
 
 
-def run_table(results: Results) -> Table:
-    """One run, session by session, with its average and last mAP below."""
-    table = Table(title=Text(_title(results)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("session", "new classes", "seen", "images"):
-        table.add_column(heading, justify="left" if heading == "new classes" else "right")
-    sessions, f1 = results["sessions"], _f1_columns([results])
-    for heading in ("mAP", *f1, "forgetting", "BWT", "seconds"):
-        table.add_column(heading, justify="right")
-    for index, session in enumerate(sessions):
-        table.add_row(*map(Text, _session_row(session, f1)), end_section=index == len(sessions) - 1)
-    average, last = number(results.get("average_map")), number(results.get("last_map"))
-    table.add_row("", Text(f"average {average}, last {last}", style="bold"))
-    return table
+def spread(values: Iterable[float | None], decimals: int = 1) -> Spread | None:
+    """Mean and deviation of the values that are known; None if none is."""
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(fmean(known), stdev(known) if len(known) > 1 else None, decimals)
 
 
-def comparison_table(results: Sequence[Results]) -> Table:
-    """Several runs, one row each: mAP after each session, the average, and the figures after the last.
-
-    Raises:
-        UserError: there is no run.
-    """
-    return terminal_table(*compare(results))
-
-
-def terminal_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Table:
-    """Cells as a table for a terminal; the columns `left` are aligned left, the others right."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="left" if column in left else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+def spreads(runs: Iterable[Mapping[K, float | None]], decimals: int = 1) -> dict[K, Spread]:
+    """The spread over runs of each key's values, such as those of a class; keys without a value are left out."""
+    values: dict[K, list[float | None]] = {}
+    for run in runs:
+        for key, value in run.items():
+            values.setdefault(key, []).append(value)
+    found = {key: spread(ones, decimals) for key, ones in values.items()}
+    return {key: one for key, one in found.items() if one is not None}
 
 
-def to_markdown(results: Sequence[Results]) -> str:
-    """The comparison as a Markdown table, with a line break at its end.
-
-    Raises:
-        UserError: there is no run.
-    """
-    return markdown_table(*compare(results))
+def fixed(value: float, decimals: int = 1) -> str:
+    """A number with so many decimals, and never "-0.0"."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Cells as a Markdown table; the columns `left` are aligned left, the others right."""
-    rule = ["---" if column in left else "---:" for column in range(len(headings))]
-    lines = [headings, rule, *rows]
-    return "".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |\n" for line in lines)
+def cell_text(cell: Cell) -> str:
+    """What a reader sees, such as "82.1 ± 0.4" over seeds, "2 of 3" or a dash for nothing."""
+    if isinstance(cell, Spread):
+        parts = [cell.mean] if cell.deviation is None else [cell.mean, cell.deviation]
+        return " ± ".join(fixed(part, cell.decimals) for part in parts)
+    if isinstance(cell, Seeds):
+        return str(cell.finished) if cell.finished == cell.started else f"{cell.finished} of {cell.started}"
+    if isinstance(cell, float):
+        return fixed(cell)
+    return NOTHING if cell is None else str(cell)
 
 
-def compare(results: Sequence[Results]) -> Comparison:
-    """The cells of the comparison.
-
-    The average and the figures after the last session are given for finished runs only: those of half a run
-    would look better than they are.
-
-    Raises:
-        UserError: there is no run.
-    """
-    if not results:
-        raise UserError("there is no run to compare: name at least one finished or started run")
-    steps = class_counts(results)
-    has_buffer = any(run.get("buffer", "0") != "0" for run in results)
-    headings = ["method", *(["buffer"] if has_buffer else []), *(f"{count} classes" for count in steps)]
-    f1 = _f1_columns(results)
-    headings += ["average", "last", *f1, "forgetting"]
-    named = zip(results, run_names(results), strict=True)
-    return Comparison(headings, [_row(run, name, steps, has_buffer, f1) for run, name in named])
+def sort_key(cell: Cell) -> str:
+    """What the page sorts a column by: a number where the cell is one, otherwise its text; empty for nothing."""
+    if isinstance(cell, Spread | Seeds):
+        return repr(float(_pair(cell)[0]))
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    return repr(float(cell))
 
 
-def class_counts(results: Sequence[Results]) -> list[int]:
-    """The numbers of classes seen at which any of the runs was measured, in increasing order."""
-    return sorted({len(session["classes"]) for run in results for session in run["sessions"]})
+def to_terminal(table: Table) -> TerminalTable:
+    """The table under its title, without its note."""
+    shown = TerminalTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column, heading in enumerate(table.headings):
+        shown.add_column(Text(heading), justify="left" if table.is_text(column) else "right")
+    for row in table.rows:
+        shown.add_row(*(Text(cell_text(cell)) for cell in row.cells))
+    return shown
 
 
-def is_joint(run: Results, steps: Sequence[int]) -> bool:
-    """Whether the run learned at once all the classes that others (`steps`) reach session by session."""
-    sessions = run["sessions"]
-    return len(steps) > 1 and len(sessions) == 1 and len(sessions[0]["classes"]) == steps[-1]
+def to_markdown(table: Table) -> str:
+    """The table under its title and note."""
+    rule = ["---" if table.is_text(column) else "---:" for column in range(len(table.headings))]
+    lines = [table.headings, rule, *([cell_text(cell) for cell in row.cells] for row in table.rows)]
+    body = "".join("| " + " | ".join(map(_escape_markdown, line)) + " |\n" for line in lines)
+    note = f"{table.note}\n\n" if table.note else ""
+    return f"## {table.title}\n\n{note}{body}"
 
 
-def run_names(results: Sequence[Results]) -> list[str]:
-    """A name for each run: its method, and what distinguishes it where a method occurs twice."""
-    methods = [str(run.get("method", "run")) for run in results]
-    names: list[str] = []
-    for run, method in zip(results, methods, strict=True):
-        twins = [other for other, name in zip(results, methods, strict=True) if name == method]
-        apart = [key for key in _DISTINGUISHING if len({str(twin.get(key)) for twin in twins}) > 1]
-        name = f"{method} ({', '.join(f'{key} {run.get(key, NOTHING)}' for key in apart)})" if apart else method
-        # The same run named twice is a mistake worth seeing, not a reason to fail.
-        names.append(name if name not in names else f"{name} #{len(names) + 1}")
-    return names
+def to_latex(table: Table) -> str:
+    """The table as a tabular, which needs the package booktabs and nothing else."""
+    columns = "".join("l" if table.is_text(column) else "r" for column in range(len(table.headings)))
+    lines = [table.headings, *([cell_text(cell) for cell in row.cells] for row in table.rows)]
+    head, *body = (" & ".join(map(_escape_latex, line)) + r" \\" for line in lines)
+    rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([f"% {_one_line(table.title)}", rf"\begin{{tabular}}{{{columns}}}", *rows, r"\end{tabular}", ""])
 
 
-def number(value: float | None) -> str:
-    """One decimal, without a negative zero; a dash for nothing."""
-    return NOTHING if value is None else f"{round(value, 1) + 0.0:.1f}"
+def to_csv(table: Table) -> str:
+    """The table with plain numbers: deviations, and runs started, have a column of their own."""
+    columns = [[row.cells[index] for row in table.rows] for index in range(len(table.headings))]
+    extras = [_extra_column(column) for column in columns]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    named = zip(table.headings, extras, strict=True)
+    writer.writerow(name for heading, extra in named for name in [heading, *([f"{heading} {extra}"] if extra else [])])
+    for row in table.rows:
+        both = zip(row.cells, extras, strict=True)
+        writer.writerow(text for cell, extra in both for text in _csv_texts(cell)[: 2 if extra else 1])
+    return out.getvalue()
+
+
+def _extra_column(cells: Iterable[Cell]) -> str:
+    """What a second CSV column beside this one is called; empty if it needs none."""
+    kinds = {type(cell) for cell in cells}
+    return "deviation" if Spread in kinds else "started" if Seeds in kinds else ""
+
+
+def _csv_texts(cell: Cell) -> list[str]:
+    values = _pair(cell) if isinstance(cell, Spread | Seeds) else (cell, None)
+    return [repr(round(one, 4) + 0.0) if isinstance(one, float) else "" if one is None else str(one) for one in values]
+
+
+def _pair(cell: Spread | Seeds) -> tuple[float, float | None]:
+    return (cell.mean, cell.deviation) if isinstance(cell, Spread) else cell
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return "".join(sign for sign in " ".join(text.split()) if sign.isprintable())
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number of things, in the singular where it is one."""
+    """A number of things, such as "1 run" or "2 runs"."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def shorten(names: Sequence[str], width: int = 28) -> str:
-    """The names in a row, cut after about `width` characters with the number of those left out."""
-    text = ", ".join(names)
-    if len(text) <= width:
-        return text
+    """The names in a list of about `width` characters, with the number of names that were left out."""
     shown = list(names)
-    while len(shown) > 1 and len(", ".join(shown)) > width - 6:
+    while len(shown) > 1 and len(", ".join(shown)) > (width if len(shown) == len(names) else width - 6):
         shown.pop()
-    left = len(names) - len(shown)
-    text = ", ".join(shown) if len(shown) > 1 or left else text
+    text, left = ", ".join(shown), len(names) - len(shown)
     return (text if len(text) <= width else text[: width - 1] + "…") + (f" +{left}" if left else "")
-
-
-def _title(results: Results) -> str:
-    about = [str(results[key]) for key in ("method", "data", "protocol") if results.get(key) is not None]
-    return " · ".join(about) + ("" if results.get("finished") else " (unfinished)")
-
-
-def _f1_columns(results: Sequence[Results]) -> dict[str, str]:
-    """The headings of F1 columns and their keys in a session: at 0.8, and at stored thresholds if a run has any."""
-    sessions = [session for run in results for session in run["sessions"]]
-    return _F1 | (_STORED_F1 if any("cf1@stored" in session["f1"] for session in sessions) else {})
-
-
-def _session_row(session: Mapping[str, Any], f1: Mapping[str, str]) -> list[str]:
-    figures = (session["map"], *map(session["f1"].get, f1.values()), session["forgetting"], session["bwt"])
-    counts = [str(len(session["classes"])), str(session["images"])]
-    seconds = f"{session['train_seconds']:.0f}"
-    return [str(session["session"]), shorten(session["new_classes"]), *counts, *map(number, figures), seconds]
-
-
-def _row(run: Results, name: str, steps: Sequence[int], has_buffer: bool, f1: Mapping[str, str]) -> list[str]:
-    by_count = {len(session["classes"]): session["map"] for session in run["sessions"]}
-    finished = bool(run.get("finished")) and bool(run["sessions"])
-    row = [name if finished else f"{name} (unfinished)"]
-    row += [str(run.get("buffer", NOTHING))] if has_buffer else []
-    row += [number(by_count.get(count)) for count in steps]
-    if not finished:
-        return row + [NOTHING] * (3 + len(f1))
-    last, joint = run["sessions"][-1], is_joint(run, steps)
-    average, lost = (None, None) if joint else (run["average_map"], last["forgetting"])
-    return row + [number(value) for value in (average, run["last_map"], *map(last["f1"].get, f1.values()), lost)]
-
-
-def _markdown_cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -5,12 +5,12 @@ Each function returns None where there is nothing to draw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .collect import Collection, Group, RunRecord
+from .runs import Collection, Group, RunRecord
 from .style import (
     GRID,
     PAPER,
@@ -27,11 +27,12 @@ from .style import (
     panel,
     styled,
 )
-from .tables import label
+from .table import spreads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 _PANELS = {
     "threshold": "threshold",
@@ -39,25 +40,26 @@ _PANELS = {
     "precision": "precision, percent",
     "recall": "recall, percent",
 }
+# Lines to compare the number of labels per image with: their names in the legend and their dashes.
+_REFERENCES: dict[str, tuple[str, str | tuple[int, tuple[int, int]]]] = {
+    "target": ("target", ":"),
+    "true_per_image": ("true labels", (0, (4, 2))),
+}
 Course = dict[int, float]  # by session
 
 
 def pseudo_label_course(group: Group, key: str) -> Course:
-    """One figure of the pseudo labels after each session, mean over seeds; empty if there is none."""
-    values: dict[int, list[float]] = {}
-    for run in group.shown:
-        for session, figures in run.pseudo_labels.items():
-            if figures.get(key) is not None:
-                values.setdefault(session, []).append(figures[key])
-    return {session: float(np.mean(values[session])) for session in sorted(values)}
+    """A number about the pseudo labels of each session, mean over seeds; empty if there are none."""
+    found = spreads(run.pseudo_labels(key) for run in group.shown)
+    return {session: found[session].mean for session in sorted(found)}
 
 
 @styled
 def pseudo_labels(collection: Collection, setting: str, width: int = WIDE) -> Figure | None:
-    """Threshold, labels per image against target and truth, precision and recall, session by session.
+    """Threshold, labels per image beside target and truth, precision and recall, session by session.
 
     Returns:
-        None where no group has pseudo labels.
+        None if no group has pseudo labels.
     """
     members = [(group, look) for group, look in looks(collection, setting) if pseudo_label_course(group, "per_image")]
     shown = {key: title for key, title in _PANELS.items() if any(pseudo_label_course(g, key) for g, _ in members)}
@@ -66,7 +68,9 @@ def pseudo_labels(collection: Collection, setting: str, width: int = WIDE) -> Fi
     wide = width >= WIDE
     across, columns = (min(2, len(shown)), 4) if wide else (1, 1)
     side = (width - 24 * (across - 1)) / across
-    extra = _further_lines(members)
+    extra = {
+        key: line for key, line in _REFERENCES.items() if any(pseudo_label_course(group, key) for group, _ in members)
+    }
     rows, below = -(-len(shown) // across), 20 + legend_height(len(members) + len(extra), columns)
     figure = canvas(width, 236 * rows + below)
     panels = []
@@ -75,19 +79,10 @@ def pseudo_labels(collection: Collection, setting: str, width: int = WIDE) -> Fi
         _draw_pseudo_labels(axes, key, members)
         axes.set_title(title, loc="left", size=13, pad=10, x=-38 / (side - 52))
         panels.append(axes)
-    for name, style in extra.items():
+    for name, style in extra.values():
         panels[0].plot([], [], color=SOFT, linewidth=1.4, linestyle=style, label=name)
     legend(figure, panels[0], columns, [look.mark for _, look in members])
     return figure
-
-
-def _further_lines(members: Sequence[tuple[Group, Look]]) -> dict[str, Any]:
-    lines = {"target": ("target", ":"), "true_per_image": ("true labels", (0, (4, 2)))}
-    return {
-        name: style
-        for key, (name, style) in lines.items()
-        if any(pseudo_label_course(group, key) for group, _ in members)
-    }
 
 
 def _draw_pseudo_labels(axes: Axes, key: str, members: Sequence[tuple[Group, Look]]) -> None:
@@ -95,10 +90,10 @@ def _draw_pseudo_labels(axes: Axes, key: str, members: Sequence[tuple[Group, Loo
     for group, look in members:
         course = pseudo_label_course(group, key)
         sessions |= set(course)
-        lines = _line(axes, course, look, label(group))
+        lines = _line(axes, course, look, group.label)
         if key == "per_image":
-            for further, style in (("target", ":"), ("true_per_image", (0, (4, 2)))):
-                other = pseudo_label_course(group, further)
+            for reference, (_, style) in _REFERENCES.items():
+                other = pseudo_label_course(group, reference)
                 lines += axes.plot(list(other), list(other.values()), color=look.colour, linewidth=1.4, linestyle=style)
         mark(lines, look.mark)
     axes.grid(axis="y", color=GRID, linewidth=1)
@@ -108,7 +103,7 @@ def _draw_pseudo_labels(axes: Axes, key: str, members: Sequence[tuple[Group, Loo
     axes.set_xlabel("session", labelpad=4)
 
 
-def _line(axes: Axes, course: Course, look: Look, name: str) -> list[Any]:
+def _line(axes: Axes, course: Course, look: Look, name: str) -> list[Line2D]:
     return axes.plot(
         list(course),
         list(course.values()),
@@ -125,30 +120,31 @@ def _line(axes: Axes, course: Course, look: Look, name: str) -> list[Any]:
 
 
 class _Losses(NamedTuple):
-    """The epochs of a run in a row, with a gap between two sessions."""
+    """The loss terms of a run over all epochs, with a gap between two sessions."""
 
-    terms: dict[str, tuple[list[float], list[float]]]  # epochs from 1 on over all sessions, and the losses
-    borders: list[int]  # how many epochs were over when a session began
+    terms: dict[str, tuple[list[float], list[float]]]  # epochs, counted from 1 over all sessions, and losses
+    starts: list[int]  # the number of epochs before each session
 
 
 def _losses(run: RunRecord) -> _Losses:
-    lines = [line for line in run.metrics if isinstance(line.get("losses"), Mapping)]
+    lines = run.epochs
     starts = [done for done, line in enumerate(lines) if done == 0 or line["session"] != lines[done - 1]["session"]]
     terms: dict[str, tuple[list[float], list[float]]] = {}
     for done, line in enumerate(lines):
         for term, value in line["losses"].items():
             epochs, values = terms.setdefault(term, ([], []))
-            if done in starts and len(starts) < len(lines):  # single epochs are joined: dots show nothing
+            # Sessions of a single epoch are joined, because separate dots would not make a line.
+            if done in starts and len(starts) < len(lines):
                 epochs.append(done + 0.5)
                 values.append(np.nan)
             epochs.append(done + 1)
-            values.append(value if isinstance(value, int | float) else np.nan)
+            values.append(value)
     return _Losses(terms, starts)
 
 
 @styled
 def losses(group: Group) -> Figure | None:
-    """Each term of the loss over the epochs of all sessions: the first seed, and thin lines for the others."""
+    """Each term of the loss over the epochs of all sessions; the first seed in bold, the others as thin lines."""
     runs = [_losses(run) for run in group.shown]
     first = runs[0]
     numbers = [value for run in runs for _, values in run.terms.values() for value in values if np.isfinite(value)]
@@ -186,7 +182,7 @@ def _draw_term(axes: Axes, run: _Losses, term: str, index: int, is_first: bool) 
 def _frame_losses(axes: Axes, run: _Losses, values: Sequence[float]) -> None:
     from matplotlib.ticker import MaxNLocator, NullLocator
 
-    for start in run.borders[1:]:
+    for start in run.starts[1:]:
         axes.axvline(start + 0.5, color=SOFT, linewidth=0.7, linestyle=(0, (1, 2.5)), zorder=1)
     if min(values) > 0 and max(values) >= 100 * min(values):
         axes.set_yscale("log")
@@ -196,5 +192,5 @@ def _frame_losses(axes: Axes, run: _Losses, values: Sequence[float]) -> None:
     else:
         axes.set_ylim(min(0.0, *values), None)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.set_xlabel("epoch; lines part the sessions" if len(run.borders) > 1 else "epoch", labelpad=4)
+    axes.set_xlabel("epoch; dotted lines separate sessions" if len(run.starts) > 1 else "epoch", labelpad=4)
     axes.grid(axis="y", color=GRID, linewidth=1)

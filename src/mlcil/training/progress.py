@@ -71,7 +71,7 @@ class Reporter:
     def result(self, result: SessionResult) -> None:
         """A session is done and measured."""
         self.stop()
-        forgotten = f", forgetting {result.forgetting:.1f}" if result.session > 1 else ""
+        forgotten = f", forgetting {result.metrics['forgetting']:.1f}" if result.session > 1 else ""
         self.say(
             f"  after session {result.session}: mAP {result.map:.2f} over {len(result.classes)} classes "
             f"on {result.test_images} test images{forgotten}"

@@ -17,12 +17,20 @@ from rich.console import Console
 from torch import Tensor
 
 from ..core.allocation import keep_freed_memory
-from ..core.files import sha256_of, write_json
+from ..core.files import sha256_of
 from ..core.randomness import Stream, derive_seed
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
-from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
+from ..evaluation.results import (
+    HEADER,
+    RunResult,
+    SessionFacts,
+    SessionResult,
+    evaluate,
+    session_from_dict,
+    write_results,
+)
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from ..methods.base import State, TrainingSet
 from .bases import SharedBase, base_name
@@ -35,19 +43,6 @@ from .progress import Reporter
 from .scalars import ScalarLog
 
 T = TypeVar("T")
-_HEADER = (
-    "method",
-    "data",
-    "protocol",
-    "order",
-    "backbone",
-    "weights",
-    "image_size",
-    "buffer",
-    "seed",
-    "epochs",
-    "preset",
-)
 
 
 class _Taught(NamedTuple):
@@ -62,7 +57,7 @@ class _Taught(NamedTuple):
     seconds: float
 
 
-def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[str, Any]:
+def run(config: RunConfig, out: Path, console: Console | None = None) -> RunResult:
     """Run an experiment, or continue it where it was interrupted.
 
     Arguments:
@@ -71,7 +66,7 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[st
         console: where to report; None for silence.
 
     Returns:
-        The content of results.json.
+        What was measured, as results.json holds it.
 
     Raises:
         UserError: something in the configuration, the data or the folder is wrong.
@@ -121,7 +116,7 @@ class _Run:
         self.calibration = Calibration() if self.settings.validation else None
         self._base: str | None = None  # the name of the first session among shared ones
 
-    def execute(self) -> dict[str, Any]:
+    def execute(self) -> RunResult:
         """Do what is left to do."""
         position, saved = self._restore()
         if len(self.results) < len(self.sessions):
@@ -152,30 +147,19 @@ class _Run:
         # Without an epoch, what comes before and after training is all the learning there is.
         seconds = taught.seconds if taught.epochs else learning
         scored, state = self._score(session), method.state()
-        result = self._measure(session, training, scored, state, seconds)
+        result = self._measure(training, scored, state, seconds)
         self.results.append(result)
         wall = time.monotonic() - began
         on_first(self.fabric, lambda: self._keep(session, result, scored, state, taught.epochs, wall))
-        self.scalars.write("test", {"map": result.map, "forgetting": result.forgetting}, session.number)
+        defined = {name: value for name, value in result.metrics.items() if value is not None}
+        self.scalars.write("test", defined, session.number)
         self.reporter.result(result)
 
-    def _measure(
-        self, session: Session, training: TrainingSet, scored: ScoredImages, state: State, seconds: float
-    ) -> SessionResult:
-        return evaluate(
-            scored.scores,
-            scored.labels,
-            session.number,
-            session.classes,
-            session.first,
-            self.results,
-            training.shown,
-            seconds,
-            self.method.notes(),
-            stored_thresholds(self.method.thresholds(), self.calibration),
-            self.calibration,
-            sum(value.numel() * value.element_size() for value in state.tensors.values()),
-        )
+    def _measure(self, training: TrainingSet, scored: ScoredImages, state: State, seconds: float) -> SessionResult:
+        size = sum(value.numel() * value.element_size() for value in state.tensors.values())
+        facts = SessionFacts(training.shown, seconds, size, self.method.notes())
+        thresholds = stored_thresholds(self.method.thresholds(), self.calibration)
+        return evaluate(scored, self.results, facts, thresholds, self.calibration)
 
     def _calibrate(self, session: Session) -> None:
         """Find thresholds and a temperature for the new classes on images that nothing was trained on."""
@@ -239,7 +223,7 @@ class _Run:
         self, session: Session, result: SessionResult, scored: ScoredImages, state: State, epochs: int, seconds: float
     ) -> None:
         cost = {"session_seconds": seconds, **_peak_memory(self.fabric.device)}
-        self.folder.log({"session": session.number, "epoch": epochs, "map": result.map, **cost})
+        self.folder.log({"session": session.number, "epoch": epochs, "mAP": result.map, **cost})
         save_scores(scores_file(self.folder.path, session.number), scored)
         found = {} if self.calibration is None else {"calibration": self.calibration.to_values()}
         values = _both(state.values, {"result": asdict(result)} | found)
@@ -299,12 +283,13 @@ class _Run:
         on_first(self.fabric, lambda: self.folder.forget_metrics(finished + 1, epoch))
         return position, tensors if position else {}
 
-    def _write_results(self) -> dict[str, Any]:
-        header = {key: getattr(self.settings, key) for key in _HEADER} | {"bad_images": self.data.bad_images}
-        summary = summarise(header, self.results, len(self.results) == len(self.sessions))
+    def _write_results(self) -> RunResult:
+        header = {name: getattr(self.settings, name) for name in HEADER}
+        finished = len(self.results) == len(self.sessions)
+        result = RunResult(**header, bad_images=self.data.bad_images, finished=finished, sessions=[*self.results])
         if self.is_writer:
-            write_json(self.folder.results, summary)
-        return summary
+            write_results(self.folder.results, result)
+        return result
 
     def _facts(self) -> dict[str, Any]:
         file = self.weight_file
