@@ -12,6 +12,7 @@ from typing import Any
 from ..core.config import about, as_dict
 from ..core.errors import UserError
 from ..core.files import read_json
+from ..data.published import BENCHMARKS
 from ..evaluation.results import load_results
 from ..experiments.grid import GRID_FILE
 from ..experiments.presets import Preset, all_presets
@@ -26,9 +27,8 @@ _DEFAULTS = {field.name: field.default for field in fields(RunSettings)}
 _NOT_IDENTITY = {"seed", *(field.name for field in fields(RunSettings) if about(field).machine)}
 _NOT_PUBLISHED = {*_NOT_IDENTITY, "data", "images"}
 _NOTES = {"threshold": "threshold", "pseudo_labels_per_image": "per_image", "target": "target"}
-# Labelled images of COCO's val2014 and of VOC2007's test. Fewer than `_WHOLE` of them are a slice; a few may be
-# missing because all of their labels are difficult ones or crowds.
-_TEST_IMAGES = {"coco": 40137, "voc": 4952}
+# With a smaller part of a benchmark's test images it is a slice; a few may be missing from the whole, because all of
+# their labels are difficult ones or crowds.
 _WHOLE = 0.95
 
 
@@ -348,7 +348,7 @@ def _other_data(kind: str, runs: Sequence[RunRecord]) -> list[str]:
     if here.partition(":")[0] != kind:
         return [f"data: {kind} -> {here}"]
     counts = [int(run.sessions[-1]["test_images"]) for run in runs if run.is_finished]
-    whole = _TEST_IMAGES.get(kind, 0)
+    whole = BENCHMARKS[kind].test_images
     changed = [f"test images: {whole} -> {counts[0]}"] if counts and counts[0] < _WHOLE * whole else []
     options = [part for part in here.split(",")[1:] if "=" in part and not part.startswith("images=")]
     return changed + [f"data option {option.replace('=', ': default -> ', 1)}" for option in options]
