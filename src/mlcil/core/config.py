@@ -33,10 +33,10 @@ class About:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.low is not None and self.high is not None:
-            return f"{self.low} to {self.high}"
+            return f"{self.low:.10g} to {self.high:.10g}"
         if self.low is not None:
-            return f"at least {self.low}"
-        return "" if self.high is None else f"at most {self.high}"
+            return f"at least {self.low:.10g}"
+        return "" if self.high is None else f"at most {self.high:.10g}"
 
 
 def option(
