@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -80,7 +80,7 @@ def run(
     preset: Annotated[str | None, typer.Option(help="Published row to run, see `mlcil presets`; needs --data.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; if it holds one, that run is continued.")] = None,
     *,
-    changes: dict[str, Any],
+    changes: dict[str, str],
 ) -> None:
     """Run an experiment, or continue one: the same command with the same --out resumes where it stopped."""
     from ..experiments.plan import default_folder, run_config
@@ -156,7 +156,7 @@ def grid(
     share: Annotated[bool, typer.Option(help="Train identical first sessions once and share them.")] = True,
     report: Annotated[bool, typer.Option(help="Write a report into the folder at the end.")] = True,
     *,
-    changes: dict[str, Any],
+    changes: dict[str, str],
 ) -> None:
     """Run many experiments, or continue them.
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -28,7 +28,7 @@ class GridRequest(NamedTuple):
     methods: str | None
     protocols: str
     seeds: str
-    changes: Mapping[str, Any]
+    changes: Mapping[str, str]
 
     def runs(self) -> list[GridRun]:
         """The runs.

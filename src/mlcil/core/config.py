@@ -7,9 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -40,7 +43,7 @@ class About:
 
 
 def option(
-    default: Any,
+    default: object,
     help: str,
     *,
     choices: Sequence[str] | None = None,
@@ -65,7 +68,7 @@ def option(
     return dataclasses.field(default=default, metadata={"about": about})
 
 
-def with_default(config: type, name: str, default: Any, choices: Sequence[str] | None = None) -> Any:
+def with_default(config: type, name: str, default: object, choices: Sequence[str] | None = None) -> Any:
     """Repeat the option `name` of another configuration with another default and perhaps fewer choices."""
     known = {field.name: about(field) for field in dataclasses.fields(config)}.get(name)
     if known is None:
@@ -75,7 +78,7 @@ def with_default(config: type, name: str, default: Any, choices: Sequence[str] |
     return dataclasses.field(default=default, metadata={"about": known})
 
 
-def build(config: type[T], values: Mapping[str, Any], where: str) -> T:
+def build(config: type[T], values: Mapping[str, object], where: str) -> T:
     """Make a `config` from plain values, as they come from YAML or `--set key=value`.
 
     Raises:
@@ -128,25 +131,24 @@ def as_text(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def as_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain values, tuples as lists, ready for YAML and JSON."""
-    values = dataclasses.asdict(config)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+def as_dict(config: DataclassInstance) -> dict[str, Any]:
+    """A configuration as plain values, ready for YAML and JSON."""
+    return dataclasses.asdict(config)
 
 
-def identity(config: Any) -> dict[str, Any]:
+def identity(config: DataclassInstance) -> dict[str, Any]:
     """The part of a configuration that decides the result, that is all but the machine settings."""
     machine = {field.name for field in dataclasses.fields(config) if about(field).machine}
     return {key: value for key, value in as_dict(config).items() if key not in machine}
 
 
-def _alternatives(kind: Any) -> tuple[type, bool]:
+def _alternatives(kind: object) -> tuple[type, bool]:
     """Of a type such as `int` or `int | None`, the type itself and whether None is legal."""
     kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
     return next(one for one in kinds if one is not NoneType), NoneType in kinds
 
 
-def _parse(name: str, value: Any, kind: Any, about: About) -> Any:
+def _parse(name: str, value: object, kind: object, about: About) -> Any:
     wanted, may_be_none = _alternatives(kind)
     if may_be_none and value in (None, "none"):
         return None
@@ -157,7 +159,7 @@ def _parse(name: str, value: Any, kind: Any, about: About) -> Any:
     return parsed
 
 
-def _convert(name: str, value: Any, wanted: type) -> Any:
+def _convert(name: str, value: object, wanted: type) -> object:
     if wanted is bool:
         value = _WORDS.get(value.lower(), value) if isinstance(value, str) else value
         if isinstance(value, bool):

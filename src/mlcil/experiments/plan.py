@@ -16,7 +16,7 @@ from .presets import Preset, find_preset, preset_values
 _SETTINGS = option_names(RunSettings)
 
 
-def run_config(changes: Mapping[str, Any], file: Path | None = None, preset: str | None = None) -> RunConfig:
+def run_config(changes: Mapping[str, object], file: Path | None = None, preset: str | None = None) -> RunConfig:
     """The configuration of one run.
 
     Arguments:
@@ -30,7 +30,9 @@ def run_config(changes: Mapping[str, Any], file: Path | None = None, preset: str
     if file is not None and preset is not None:
         raise UserError(f"got both the file {file} and the preset {preset!r}, expected one of them")
     if preset is not None:
-        return make_config(preset_values(find_preset(preset), changes.get("data")), changes, f"preset {preset}")
+        data = changes.get("data")
+        values = preset_values(find_preset(preset), None if data is None else str(data))
+        return make_config(values, changes, f"preset {preset}")
     return make_config({}, changes) if file is None else make_config(read_config(file), changes, str(file))
 
 
@@ -44,7 +46,7 @@ def default_folder(settings: RunSettings) -> Path:
 
 
 def preset_runs(
-    presets: Sequence[Preset], data: str | None, seeds: Sequence[int], changes: Mapping[str, Any]
+    presets: Sequence[Preset], data: str | None, seeds: Sequence[int], changes: Mapping[str, object]
 ) -> list[GridRun]:
     """The runs of published rows, in folders named like the presets.
 
@@ -59,7 +61,7 @@ def preset_runs(
 
 
 def method_runs(
-    methods: Sequence[str], protocols: Sequence[str], seeds: Sequence[int], changes: Mapping[str, Any]
+    methods: Sequence[str], protocols: Sequence[str], seeds: Sequence[int], changes: Mapping[str, object]
 ) -> list[GridRun]:
     """Every method on every protocol.
 
@@ -79,7 +81,7 @@ def method_runs(
     return _with_seeds(entries, seeds, changes)
 
 
-def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> list[GridRun]:
+def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, object]) -> list[GridRun]:
     """The runs that a YAML file lists.
 
     The file has `settings` that all runs share, and `runs`: names with the settings and `options` of each run.
@@ -100,7 +102,7 @@ def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> l
 
 
 def _with_seeds(
-    entries: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], changes: Mapping[str, Any]
+    entries: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], changes: Mapping[str, object]
 ) -> list[GridRun]:
     if "seed" in changes or any("seed" in values for values in entries.values()):
         raise UserError("a grid's seeds are given by --seeds; leave the setting seed out")
@@ -117,7 +119,7 @@ def _with_seeds(
     return made
 
 
-def _config(name: str, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
+def _config(name: str, values: Mapping[str, Any], changes: Mapping[str, object]) -> RunConfig:
     """The configuration of one run; an option in `changes` is ignored if the method does not have it."""
     method = method_class(str(changes.get("method", values.get("method", RunSettings().method))))
     mine = {key: value for key, value in changes.items() if key in _SETTINGS or key in option_names(method.Config)}

@@ -184,6 +184,6 @@ def _read(file: Traversable, keys: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _check_keys(where: str, values: Mapping[str, Any], allowed: Iterable[str]) -> None:
+def _check_keys(where: str, values: Mapping[str, object], allowed: Iterable[str]) -> None:
     if unknown := set(values) - set(allowed):
         raise ValueError(f"Got the keys {sorted(unknown)} in {where}, expected some of {list(allowed)}")

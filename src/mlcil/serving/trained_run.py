@@ -58,7 +58,7 @@ class TrainedRun:
         return int(np.searchsorted(np.cumsum(self.method.tagger.sizes), column, side="right")) + 1
 
     @torch.inference_mode()
-    def predict(self, images: Picture | Sequence[Picture] | NDArray[np.uint8]) -> NDArray[np.float32]:
+    def predict(self, images: Picture | Sequence[Picture]) -> NDArray[np.float32]:
         """Score images for all classes.
 
         Arguments:
@@ -71,9 +71,7 @@ class TrainedRun:
         Raises:
             UserError: a file cannot be read, or an array is not an image.
         """
-        is_one = isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim == 3)
-        listed: Any = [images] if is_one else images
-        size = self.config.settings.batch_size
+        listed, size = _as_list(images), self.config.settings.batch_size
         scores = [np.empty((0, len(self.classes)), np.float32)]
         for start in range(0, len(listed), size):
             pixels = np.stack([self._square(image) for image in listed[start : start + size]])
@@ -132,6 +130,14 @@ def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
     """
     store = DecodedPixels([str(path) for path in paths], run.config.settings.image_size)
     return store[np.arange(len(paths))]
+
+
+def _as_list(images: Picture | Sequence[Picture]) -> Sequence[Picture]:
+    if isinstance(images, str | Path | Image.Image):
+        return [images]
+    if isinstance(images, np.ndarray):
+        return [images] if images.ndim == 3 else list(images)
+    return images
 
 
 def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple[str, ...], Calibration | None]:

@@ -156,7 +156,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_config(
-    values: Mapping[str, Any], changes: Mapping[str, Any] | None = None, where: str = "settings"
+    values: Mapping[str, Any], changes: Mapping[str, object] | None = None, where: str = "settings"
 ) -> RunConfig:
     """Build and check a configuration.
 
