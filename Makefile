@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-avx2 lint speed bench grid-demo methods lock clean
+.PHONY: demo test test-avx2 lint docs speed bench grid-demo methods lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -18,9 +18,13 @@ test-avx2: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/models tests/methods tests/training tests/experiments tests/test_testing.py
 
 lint: $(READY)
-	$(BIN)/ruff check src tests speed
-	$(BIN)/ruff format --check src tests speed
+	$(BIN)/ruff check src tests speed docs
+	$(BIN)/ruff format --check src tests speed docs
 	$(BIN)/mypy
+
+# Renew the tables of docs/ that come from the code; a test says when they are out of date.
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 # What costs what, as ratios within each run: tables here, and JSON in runs/speed. A quarter of an hour on two idle cores.
 speed: $(READY)

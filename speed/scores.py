@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 from torch import Tensor
 
+from mlcil.data.published import BENCHMARKS
 from mlcil.evaluation.metrics import average_precision
 from mlcil.memory.herding import herd
-from mlcil.methods.pseudo_labels import LABELS_PER_IMAGE, TOLERANCE, find_threshold
+from mlcil.methods.pseudo_labels import TOLERANCE, find_threshold
 
 IMAGES, TEST_IMAGES, CLASSES, WIDTH, BATCH = 80_000, 40_000, 80, 2048, 64
-TARGET, START, STEP, CAP = LABELS_PER_IMAGE["coco"], 0.8, 0.01, 1000
+TARGET, START, STEP, CAP = BENCHMARKS["coco"].labels_per_image, 0.8, 0.01, 1000
 OF_A_CLASS, PICKS = 2_900, 20  # images that show a class, when each shows 2.9 of 80; exemplars of a class
 
 Scores = NDArray[Any]

@@ -1,4 +1,4 @@
-"""`python -m mlcil` is the command line."""
+"""`python -m mlcil` runs the command line."""
 
 from .cli.app import main
 

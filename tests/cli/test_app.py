@@ -161,9 +161,9 @@ class FailingEngine:
     """Starts nothing, and says that it failed."""
 
     def start(self, work, slot):  # type: ignore[no-untyped-def]
-        return None
+        return self
 
-    def ended(self, handle):  # type: ignore[no-untyped-def]
+    def ended(self) -> str:
         return "coco:nowhere has no annotations"
 
     def close(self) -> None:
@@ -214,6 +214,9 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
         (["run", "--set", "nonsense"], "--set: got 'nonsense', expected key=value"),
         (["run", "--set", "dpl=maybe"], "dpl: got 'maybe', expected true or false"),
         (["run", "--epochs", "0"], "epochs: got 0, expected at least 1"),
+        (["run", "--epochs", "many"], "epochs: got 'many', expected a whole number"),
+        (["run", "--precision", "8"], "precision: got '8', expected one of 32-true, 16-mixed, bf16-mixed"),
+        (["grid", "--methods", "ft", "--epochs", "0"], "epochs: got 0, expected at least 1"),
         (["run", "--data", "cooc:x"], "did you mean 'coco'?"),
         (["run", "--data", "coco:nowhere"], "nowhere"),
         (["run", "--data", "voc:nowhere"], "nowhere"),
@@ -232,7 +235,7 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
         (["run", "--preset", "coco-b0-c10/krtt", "--data", "coco:x"], "did you mean 'coco-b0-c10/krt'?"),
         (["run", "a.yaml", "--preset", "coco-b0-c10/krt"], "expected one of them"),
         (["presets", "--group", "table9"], "table9"),
-        (["grid"], "say which runs by one of"),
+        (["grid"], "name the runs by one of"),
         (["grid", "--methods", "ft", "--preset-group", "table1"], "got --preset-group and --methods"),
         (["grid", "--methods", "ft", "--seeds", "0;1"], "--seeds: got '0;1'"),
         (["grid", "--methods", "ft", "--seeds", "1,1"], "a seed occurs twice"),

@@ -35,5 +35,5 @@ def test_presets_by_name_come_in_the_order_given() -> None:
 
 
 def test_an_empty_word_is_a_mistake() -> None:
-    with pytest.raises(UserError, match="got 'ft,,er', expected names with ',' between them"):
+    with pytest.raises(UserError, match="got 'ft,,er', expected names separated by ','"):
         request(methods="ft,,er").runs()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from mlcil.core.config import About, about, as_dict, build, identity, option, option_names, with_default
+from mlcil.core.config import About, about, as_dict, build, describe, identity, option, option_names, with_default
 from mlcil.core.errors import UserError
 
 
@@ -20,7 +20,7 @@ class Shape:
     folder: str | None = option("auto", "where")
     fast: bool = option(False, "hurry", machine=True)
     workers: int = option(0, "processes", high=8, machine=True)
-    sizes: tuple[int, ...] = option((1, 2), "not settable from text")
+    seed: int = option(0, "start", low=0, high=2**31 - 1, flag=True)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,24 @@ def test_about_gives_back_what_option_took():
     assert option_names(Shape)[:3] == ("epochs", "rate", "offset")
 
 
+def test_options_are_described_in_words():
+    rows = {row.key: row for row in describe(Shape)}
+    assert rows["epochs"] == ("epochs", "20", "at least 1", "rounds", "section 1")
+    words = {key: (row.default, row.allowed) for key, row in rows.items()}
+    assert words["offset"] == ("0.0", "a number")
+    assert words["kind"] == ("flat", "one of flat, round, none")
+    assert words["limit"] == ("none", "at least 2, or none")
+    assert words["folder"] == ("auto", "text, or none")
+    assert words["fast"] == ("false", "true or false")
+    assert words["seed"] == ("0", "0 to 2147483647")
+    assert build(Shape, {row.key: row.default for row in rows.values()}, "again") == Shape()
+
+
 def test_as_dict_is_plain_and_builds_the_same_again():
     values = as_dict(Shape(limit=3))
     assert list(values) == list(option_names(Shape))
-    assert values["sizes"] == [1, 2]
     assert json.loads(json.dumps(values)) == values
     assert yaml.safe_load(yaml.safe_dump(values)) == values
-    values.pop("sizes")
     assert build(Shape, values, "again") == Shape(limit=3)
 
 

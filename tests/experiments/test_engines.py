@@ -9,7 +9,7 @@ from mlcil.experiments.engines import LocalEngine, Work, last_line, make_engine,
 
 
 def work(tmp_path, text):
-    """A run that is only a script: what it does is of no matter to an engine."""
+    """A run that is only a script: an engine does not care what it does."""
     script = tmp_path / "config.yaml"
     script.write_text(text)
     return Work(script, tmp_path / "out", tmp_path / "logs" / "run.log", 1, 1)
@@ -17,39 +17,34 @@ def work(tmp_path, text):
 
 @pytest.fixture
 def scripts(monkeypatch):
-    """Let the engine run the file that stands in for a configuration."""
+    """Let the engine run the file that takes the place of a configuration."""
     real = engines.subprocess.Popen
     monkeypatch.setattr(
         engines.subprocess, "Popen", lambda command, **given: real([sys.executable, command[3]], **given)
     )
 
 
-def to_end(engine, handle):
-    while (verdict := engine.ended(handle)) is None:
+def outcome(script):
+    running = LocalEngine().start(script, 0)
+    while (error := running.ended()) is None:
         time.sleep(0.02)
-    return verdict
+    return error
 
 
 @pytest.mark.usefixtures("scripts")
 def test_how_a_run_ended(tmp_path):
-    engine = LocalEngine()
-    assert to_end(engine, engine.start(work(tmp_path, "print('fine')"), 0)) == ""
-    assert (
-        to_end(engine, engine.start(work(tmp_path, "import sys; sys.exit('mlcil: no such class')"), 0))
-        == "no such class"
-    )
-    assert to_end(engine, engine.start(work(tmp_path, "1 / 0"), 0)) == "ZeroDivisionError: division by zero"
-    killed = to_end(engine, engine.start(work(tmp_path, "import os; os.kill(os.getpid(), 9)"), 0))
-    assert killed == "ended by SIGKILL"
+    assert outcome(work(tmp_path, "print('fine')")) == ""
+    assert outcome(work(tmp_path, "import sys; sys.exit('mlcil: no such class')")) == "no such class"
+    assert outcome(work(tmp_path, "1 / 0")) == "ZeroDivisionError: division by zero"
+    assert outcome(work(tmp_path, "import os; os.kill(os.getpid(), 9)")) == "ended by SIGKILL"
 
 
 @pytest.mark.usefixtures("scripts")
-def test_what_is_stopped_ends(tmp_path):
-    engine = LocalEngine()
-    handle = engine.start(work(tmp_path, "import os\nwhile os.read(0, 1): pass"), 0)
-    assert engine.ended(handle) is None
-    engine.stop(handle)
-    assert engine.ended(handle) is not None
+def test_a_run_can_be_stopped(tmp_path):
+    running = LocalEngine().start(work(tmp_path, "import os\nwhile os.read(0, 1): pass"), 0)
+    assert running.ended() is None
+    running.stop()
+    assert running.ended() is not None
 
 
 def test_each_slot_has_its_own_gpus(monkeypatch):

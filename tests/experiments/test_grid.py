@@ -151,7 +151,7 @@ def wait_for_the_lock(file):
 
 def test_two_grids_do_not_share_a_folder(tmp_path):
     lock = Grid(plan(["ft"]), tmp_path / "grid")._claim()
-    with pytest.raises(UserError, match="another grid is at work"):
+    with pytest.raises(UserError, match="another grid is using"):
         Grid(plan(["ft"]), tmp_path / "grid").execute()
     os.close(lock)
 

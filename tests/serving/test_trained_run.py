@@ -1,4 +1,4 @@
-"""A run loaded from its folder says to the bit what it said when it was trained, and asks for nothing else."""
+"""A run loaded from its folder scores images to the bit as when it was trained, and needs nothing but the folder."""
 
 import json
 import shutil
@@ -13,13 +13,13 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.data.images import LabelledImages
-from mlcil.data.loading import PixelFeed, Preparation
 from mlcil.data.pixels import open_pixels
-from mlcil.serving.trained_run import _take_normalisation, open_run, predict, prepare_images, read_images
-from mlcil.training import run as run_module
+from mlcil.data.sources import load
+from mlcil.evaluation.scores import load_scores, scores_file
+from mlcil.serving.trained_run import _take_normalisation, open_run, read_images
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state, save_state
-from mlcil.training.prepare import prepare_data, prepare_method
+from mlcil.training.run import run
 
 from ..tiny import settings
 
@@ -31,26 +31,17 @@ VARIANTS = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """By name: the folder of a run, and the method that trained in it."""
-    runs = {}
+    """The folders of the runs by name."""
+    folders = {name: tmp_path_factory.mktemp(name) / "run" for name in VARIANTS}
     for name, values in VARIANTS.items():
-        folder, kept = tmp_path_factory.mktemp(name) / "run", []
-
-        def prepare(config, classes, kept=kept):
-            kept.append(prepare_method(config, classes))
-            return kept[0]
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run_module, "prepare_method", prepare)
-            run_module.run(make_config(values), folder)
-        runs[name] = folder, kept[0][0]
-    return runs
+        run(make_config(values), folders[name])
+    return folders
 
 
 @pytest.fixture
 def copied(trained, tmp_path):
     """A copy of a run's folder, to be spoiled."""
-    return Path(shutil.copytree(trained["krt"][0], tmp_path / "copy"))
+    return Path(shutil.copytree(trained["krt"], tmp_path / "copy"))
 
 
 def change(folder, **values):
@@ -59,34 +50,37 @@ def change(folder, **values):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_scores_are_those_of_the_model_that_was_trained(trained, name):
-    folder, method = trained[name]
-    data = prepare_data(make_config(VARIANTS[name]).settings, print)
-    backbone = method.tagger.backbone
-    rows = np.arange(len(data.test))
-    parts = [rows[start : start + 8] for start in range(0, len(rows), 8)]
-    loader = PixelFeed(data.test, Preparation(backbone.mean, backbone.std))
-    method.tagger.eval()
-    with torch.inference_mode():
-        batches = list(loader.batches(parts, rows, np.empty((len(rows), 0), np.int8), None))
-        expected = torch.cat([method.predict(batch.images) for batch in batches]).numpy()
-    run = open_run(folder)
-    pixels = data.protocol.data.test.pixels
-    assert torch.equal(prepare_images(run, pixels[:8]), batches[0].images)
-    assert np.array_equal(predict(run, pixels), expected)
-    assert predict(run, pixels).shape == (40, 7)
+@pytest.mark.parametrize("session", [2, 3])
+def test_scores_are_those_of_the_model_that_was_trained(trained, name, session):
+    stored = load_scores(scores_file(trained[name], session))
+    pixels = load(VARIANTS[name]["data"], None).test.pixels[stored.rows]
+    assert np.array_equal(open_run(trained[name], session).predict(pixels), stored.scores)
+
+
+def test_an_image_may_be_a_file_an_image_of_pillow_or_an_array(trained, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 50, 3), np.uint8)
+    picture, file = Image.fromarray(pixels), tmp_path / "a.png"
+    picture.save(file)
+    run = open_run(trained["ft"])
+    scores = run.predict([str(file), file, picture, pixels])
+    assert scores.shape == (4, 7)
+    assert np.array_equal(scores, np.repeat(run.predict(file), 4, axis=0))
+    for one in (picture, pixels, pixels[None]):
+        assert np.array_equal(run.predict(one), scores[:1])
+    with pytest.raises(UserError, match=r"got an array of float64 \(3, 4\), expected an image of uint8 \(H, W, 3\)"):
+        run.predict([np.zeros((3, 4))])
 
 
 def test_any_finished_session_can_be_had(trained):
-    run = open_run(trained["krt"][0], 2)
-    assert (run.session, run.classes, run.path) == (2, tuple("01234"), trained["krt"][0])
+    run = open_run(trained["krt"], 2)
+    assert (run.session, run.classes, run.path) == (2, tuple("01234"), trained["krt"])
     assert [run.session_of(column) for column in range(5)] == [1, 1, 1, 2, 2]
     assert not run.method.tagger.training
-    assert open_run(trained["krt"][0]).classes == tuple("0123456")
+    assert open_run(trained["krt"]).classes == tuple("0123456")
 
 
 def test_the_calibration_comes_with_the_model(trained):
-    folder = trained["krt"][0]
+    folder = trained["krt"]
     sessions = json.loads((folder / "results.json").read_text())["sessions"]
     for number, stored in enumerate(sessions, start=1):
         run = open_run(folder, number)
@@ -96,12 +90,12 @@ def test_the_calibration_comes_with_the_model(trained):
 
 
 def test_a_run_without_a_validation_part_has_no_calibration(trained):
-    run = open_run(trained["ft"][0])
+    run = open_run(trained["ft"])
     assert run.calibration is run.thresholds is None
 
 
 def test_a_methods_own_thresholds_come_first(trained, monkeypatch):
-    run = open_run(trained["krt"][0])
+    run = open_run(trained["krt"])
     monkeypatch.setattr(run.method, "thresholds", lambda: np.full(7, 0.25))
     assert run.thresholds.tolist() == [0.25] * 7
 
@@ -116,21 +110,21 @@ def test_a_calibration_that_does_not_fit(copied, calibration):
 
 
 def test_no_image_gives_no_score(trained):
-    assert predict(open_run(trained["ft"][0]), np.empty((0, 16, 16, 3), np.uint8)).shape == (0, 7)
+    assert open_run(trained["ft"]).predict(np.empty((0, 16, 16, 3), np.uint8)).shape == (0, 7)
 
 
 def test_neither_data_nor_weights_nor_results_are_needed(trained, copied):
     change(copied, data="coco:/nowhere", weights="/nowhere/weights.safetensors")
     (copied / "results.json").unlink()
     pixels = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), np.uint8)
-    assert np.array_equal(predict(open_run(copied), pixels), predict(open_run(trained["krt"][0]), pixels))
+    assert np.array_equal(open_run(copied).predict(pixels), open_run(trained["krt"]).predict(pixels))
 
 
 def test_the_callers_random_numbers_go_on_as_if_nothing_had_happened(trained):
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    open_run(trained["ft"][0])
+    open_run(trained["ft"])
     assert torch.equal(torch.rand(4), expected)
 
 
@@ -139,8 +133,8 @@ def test_files_are_decoded_as_for_training(trained, tmp_path):
     for path, shape in zip(paths, [(30, 50, 3), (9, 7, 3)], strict=True):
         Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path)
     images = LabelledImages(tuple(map(str, paths)), np.ones((2, 1), np.int8), ("a",), "test")
-    store = open_pixels(images, 16, cache=None).store
-    got = read_images(open_run(trained["ft"][0]), paths)
+    store = open_pixels(images, 16, cache=None, limit_bytes=0).store
+    got = read_images(open_run(trained["ft"]), paths)
     assert got.shape == (2, 16, 16, 3)
     assert np.array_equal(got, store[np.arange(2)])
 
@@ -148,7 +142,7 @@ def test_files_are_decoded_as_for_training(trained, tmp_path):
 def test_a_file_that_cannot_be_read_is_named(trained, tmp_path):
     (tmp_path / "broken.jpg").write_text("no image")
     with pytest.raises(UserError, match=r"broken\.jpg: not an image"):
-        read_images(open_run(trained["ft"][0]), [tmp_path / "broken.jpg"])
+        read_images(open_run(trained["ft"]), [tmp_path / "broken.jpg"])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ def test_a_file_that_cannot_be_read_is_named(trained, tmp_path):
 )
 def test_a_session_that_is_not_there(trained, session, message):
     with pytest.raises(UserError, match=message):
-        open_run(trained["ft"][0], session)
+        open_run(trained["ft"], session)
 
 
 def test_a_folder_that_holds_no_run(tmp_path):

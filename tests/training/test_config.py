@@ -5,6 +5,7 @@ import yaml
 
 from mlcil.core.config import about, option_names
 from mlcil.core.errors import UserError
+from mlcil.data.augmentation import AUGMENTATIONS
 from mlcil.methods.krt import KRTConfig
 from mlcil.methods.registry import all_methods
 from mlcil.models.backbone import Backbone
@@ -102,13 +103,6 @@ def test_differences_name_what_decides_the_result_only():
     assert make_config({}).differences(other) == ["method: 'ft' -> 'krt'"]
 
 
-def test_a_setting_younger_than_the_run_counts_as_its_default():
-    stored = make_config({}).to_dict()
-    del stored["freeze"], stored["options"]["kd"]
-    assert make_config({}).differences(stored) == []
-    assert make_config({}, {"kd": True}).differences(stored) == ["options.kd: False -> True"]
-
-
 def test_settings_of_the_machine_never_make_a_difference():
     machine = {field.name for field in dataclasses.fields(RunSettings) if about(field).machine}
     assert {"threads", "workers", "devices", "cache", "accelerator"} <= machine
@@ -160,6 +154,11 @@ def test_a_missing_file_or_a_folder_is_refused(tmp_path):
     assert str(caught.value) == f"configuration {tmp_path / 'run.yaml'} does not exist"
     with pytest.raises(UserError, match=r"^cannot read configuration"):
         read_config(tmp_path)
+
+
+def test_every_augmentation_can_be_chosen():
+    (augment,) = [field for field in dataclasses.fields(RunSettings) if field.name == "augment"]
+    assert about(augment).choices == AUGMENTATIONS
 
 
 def test_options_may_be_left_empty(tmp_path):

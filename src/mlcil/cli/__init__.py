@@ -1,1 +1,1 @@
-"""The front door: thin commands that parse, call and print."""
+"""The command line: thin commands that parse, call and print."""

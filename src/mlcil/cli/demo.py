@@ -54,8 +54,9 @@ def run_demo(out: Path, console: Console) -> Path:
 
 def _explain(last: dict[str, float]) -> str:
     return (
-        "After six digits, two more arrive per session, with images labelled for these two only; fine-tuning (ft) "
-        f"takes the unlabelled old digits for absent and forgets them, ending at {last['ft']:.1f} mAP over all ten. "
-        "KRT lets the old model restore the missing labels and holds its knowledge in place, ending at "
-        f"{last['krt']:.1f}; training on all labels at once (joint) reaches {last['joint']:.1f}."
+        "The first session teaches six digits, and each later one teaches two more, from images labelled for these "
+        "two only. Fine-tuning (ft) takes the old digits, which are not labelled, for absent and forgets them: it ends "
+        f"at {last['ft']:.1f} mAP over all ten digits. KRT lets the old model restore the missing labels and holds its "
+        f"knowledge in place: it ends at {last['krt']:.1f}. Training on all labels at once (joint) reaches "
+        f"{last['joint']:.1f}."
     )

@@ -1,4 +1,4 @@
-"""From the words of the command line to a grid, and to its table and page."""
+"""The command `mlcil grid`: which runs it asks for, and what it prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -20,7 +20,7 @@ from .grid_view import GridView
 
 
 class GridRequest(NamedTuple):
-    """Which runs: a file, presets by group or name, or methods by protocols; with every seed and these changes."""
+    """Which runs to make: those of a file, presets by group or name, or methods by protocols; each with every seed."""
 
     file: Path | None
     preset_group: str | None
@@ -28,26 +28,26 @@ class GridRequest(NamedTuple):
     methods: str | None
     protocols: str
     seeds: str
-    changes: Mapping[str, Any]
+    changes: Mapping[str, str]
 
     def runs(self) -> list[GridRun]:
-        """All of them.
+        """The runs.
 
         Raises:
-            UserError: the request names no runs, or two ways to find them, or something in it is wrong.
+            UserError: the request names no runs or names them in two ways, or something in it is wrong.
         """
         ways = {"a file": self.file, "--preset-group": self.preset_group}
         ways |= {"--presets": self.presets, "--methods": self.methods}
         given = [name for name, value in ways.items() if value is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none"
-            raise UserError(f"say which runs by one of {', '.join(ways)}; got {got}")
+            raise UserError(f"name the runs by one of {', '.join(ways)}; got {got}")
         seeds = _seeds(self.seeds)
         if self.file is not None:
             return file_runs(self.file, seeds, self.changes)
         if self.preset_group is not None or self.presets is not None:
             return preset_runs(self._presets(), self.changes.get("data"), seeds, self.changes)
-        has_lists = "|" in self.protocols or ";" in self.protocols  # whose names have commas between them
+        has_lists = "|" in self.protocols or ";" in self.protocols  # lists of class names contain commas
         protocols = _words(self.protocols, ";" if has_lists else ",")
         return method_runs(_words(self.methods or ""), protocols, seeds, self.changes)
 
@@ -60,7 +60,7 @@ class GridRequest(NamedTuple):
 def run_grid(
     request: GridRequest, out: Path, jobs: int, engine: str, shares_bases: bool, has_report: bool, console: Console
 ) -> bool:
-    """Run a grid, print its table and write its page.
+    """Run a grid, print its table and write its report.
 
     Returns:
         Whether every run succeeded.
@@ -70,9 +70,8 @@ def run_grid(
         grid.execute(engine, GridView(console))
     failed = grid.of_status("failed")
     for one in failed:
-        console.print(
-            f"failed: {one.run.name}: {one.error} (log: {grid.log_file(one.run)})", markup=False, soft_wrap=True
-        )
+        text = f"failed: {one.run.name}: {one.error} (log: {grid.log_file(one.run)})"
+        console.print(text, markup=False, soft_wrap=True)
     if failed:
         console.print(f"{len(failed)} of {len(grid.progress)} runs failed; the same command tries them again")
     if grid.of_status("done"):
@@ -95,9 +94,9 @@ def _show(out: Path, has_report: bool, console: Console) -> None:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let a polite kill stop the runs, as Ctrl-C does."""
+    """Let SIGTERM stop the runs as Ctrl-C does."""
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)
@@ -111,14 +110,14 @@ def _seeds(text: str) -> list[int]:
     try:
         seeds = [int(word) for word in text.split(",")]
     except ValueError:
-        raise UserError(f"--seeds: got {text!r}, expected whole numbers with commas, such as 0,1,2") from None
+        raise UserError(f"--seeds: got {text!r}, expected whole numbers separated by commas, such as 0,1,2") from None
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds: got {text!r}, in which a seed occurs twice")
+        raise UserError(f"--seeds: got {text!r}, where a seed occurs twice")
     return seeds
 
 
-def _words(text: str, sign: str = ",") -> list[str]:
-    words = [word.strip() for word in text.split(sign)]
+def _words(text: str, separator: str = ",") -> list[str]:
+    words = [word.strip() for word in text.split(separator)]
     if not all(words):
-        raise UserError(f"got {text!r}, expected names with {sign!r} between them")
+        raise UserError(f"got {text!r}, expected names separated by {separator!r}")
     return words

@@ -1,4 +1,4 @@
-"""A grid while it runs: a live table in a terminal, a line per event elsewhere."""
+"""Shows a grid while it runs: a live table in a terminal, one line per event elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FAILURES_SHOWN = 5
 
 
 class GridView(View):
-    """Shows how a grid stands.
+    """Prints the progress of a grid.
 
     Arguments:
-        console: where to.
+        console: where to print.
     """
 
     def __init__(self, console: Console) -> None:
@@ -27,34 +27,34 @@ class GridView(View):
         self._live: Live | None = None
 
     def begin(self, grid: Grid) -> None:
-        """Say what is there to do."""
+        """Say how many runs there are."""
         done = len(grid.of_status("done"))
         self._say(
             f"{len(grid.progress)} runs in {grid.out}, {grid.jobs} at a time"
-            + (f"; {done} done before" if done else "")
+            + (f"; {done} already done" if done else "")
         )
         if self.console.is_terminal:
             self._live = Live(console=self.console, refresh_per_second=2, transient=True)
             self._live.start()
 
     def changed(self, grid: Grid, progress: Progress) -> None:
-        """A line about it; in a terminal only for those that ended."""
+        """Print a line about a run that started or ended; a terminal shows starts in its table."""
         if progress.status == "running" and self._live is not None:
             return
-        told = {
+        event = {
             "running": "started",
             "done": f"done, last mAP {progress.last_map or 0:.1f}, {duration(progress.seconds)}",
             "failed": f"FAILED: {progress.error}",
         }[progress.status]
-        self._say(f"{progress.run.name}: {told}; {counts(grid)}")
+        self._say(f"{progress.run.name}: {event}; {counts(grid)}")
 
     def tick(self, grid: Grid) -> None:
-        """Renew the table."""
+        """Update the table."""
         if self._live is not None:
             self._live.update(picture(grid))
 
     def end(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -64,7 +64,7 @@ class GridView(View):
 
 
 def counts(grid: Grid) -> str:
-    """How many runs are done, running, failed and waiting, and how long it may still take."""
+    """How many runs are done, running, failed and waiting, and an estimate of the time left."""
     parts = [f"{len(grid.of_status('done'))}/{len(grid.progress)} done"]
     parts += [f"{len(found)} {name}" for name in ("running", "failed", "waiting") if (found := grid.of_status(name))]
     left = grid.seconds_left()
@@ -72,13 +72,13 @@ def counts(grid: Grid) -> str:
 
 
 def picture(grid: Grid) -> RenderableType:
-    """The table of what is running, the failures, and the counts below."""
-    table = Table("running", "for", "last words", box=None, padding=(0, 2, 0, 0), expand=True)
+    """A table of the runs in progress, with the latest failures and the counts below."""
+    table = Table("running", "for", "last output", box=None, padding=(0, 2, 0, 0), expand=True)
     for one in grid.of_status("running"):
         table.add_row(
             Text(one.run.name, no_wrap=True),
             duration(one.seconds),
-            Text(grid.last_words(one.run), overflow="ellipsis", no_wrap=True),
+            Text(grid.last_output(one.run), overflow="ellipsis", no_wrap=True),
         )
     failed = [Text(f"failed: {one.run.name}: {one.error}", style="red") for one in grid.of_status("failed")]
     took = duration(time.monotonic() - grid.began)

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as configuration: defaults, legal ranges, help and error texts from one place."""
+"""Frozen dataclasses as configuration: every default, legal range, help and error text is written once."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import UserError, unknown_name
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True)
 class About:
-    """What is known of an option besides its type and default."""
+    """What an option says about itself besides its type and default; see `option`."""
 
     help: str
     choices: tuple[str, ...] | None = None
     low: float | None = None
     high: float | None = None
     paper: str = ""
-    machine: bool = False  # says how to compute, not what: may differ when a run is continued
+    machine: bool = False
+    flag: bool = False
 
     def allowed(self) -> str:
         """The legal values in words, empty if every value of the type is legal."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.low is not None and self.high is not None:
-            return f"{self.low:g} to {self.high:g}"
+            return f"{self.low:.10g} to {self.high:.10g}"
         if self.low is not None:
-            return f"at least {self.low:g}"
-        return "" if self.high is None else f"at most {self.high:g}"
+            return f"at least {self.low:.10g}"
+        return "" if self.high is None else f"at most {self.high:.10g}"
 
 
 def option(
-    default: Any,
+    default: object,
     help: str,
     *,
     choices: Sequence[str] | None = None,
@@ -46,14 +51,25 @@ def option(
     high: float | None = None,
     paper: str = "",
     machine: bool = False,
+    flag: bool = False,
 ) -> Any:
-    """A dataclass field that carries its own documentation and legal range."""
-    about = About(help, tuple(choices) if choices else None, low, high, paper, machine)
+    """A dataclass field that carries its own documentation and legal range.
+
+    Arguments:
+        default: the value if none is given.
+        help: what the option does, a phrase without a capital letter and without a full stop.
+        choices: the only legal values.
+        low, high: the smallest and the largest legal value.
+        paper: where the default or the option comes from, such as "KRT, section 4.1".
+        machine: it says how to compute and not what, so it may differ when a run is continued.
+        flag: the command line has a flag of this name, and not only `--set`.
+    """
+    about = About(help, tuple(choices) if choices else None, low, high, paper, machine, flag)
     return dataclasses.field(default=default, metadata={"about": about})
 
 
-def with_default(config: type, name: str, default: Any, choices: Sequence[str] | None = None) -> Any:
-    """The option `name` of another configuration again, with another default and perhaps fewer choices."""
+def with_default(config: type, name: str, default: object, choices: Sequence[str] | None = None) -> Any:
+    """Repeat the option `name` of another configuration with another default and perhaps fewer choices."""
     known = {field.name: about(field) for field in dataclasses.fields(config)}.get(name)
     if known is None:
         raise ValueError(f"Got {name!r}, expected an option of {config.__name__}")
@@ -62,11 +78,11 @@ def with_default(config: type, name: str, default: Any, choices: Sequence[str] |
     return dataclasses.field(default=default, metadata={"about": known})
 
 
-def build(config: type[T], values: Mapping[str, Any], where: str) -> T:
+def build(config: type[T], values: Mapping[str, object], where: str) -> T:
     """Make a `config` from plain values, as they come from YAML or `--set key=value`.
 
     Raises:
-        UserError: an unknown key, a value of another type, or one outside its range.
+        UserError: a key is unknown, or a value has the wrong type or is out of range.
     """
     hints = get_type_hints(config)
     fields = {field.name: field for field in dataclasses.fields(config)}  # type: ignore[arg-type]
@@ -85,36 +101,65 @@ def about(field: dataclasses.Field[Any]) -> About:
 
 
 def option_names(config: type) -> tuple[str, ...]:
-    """The keys a configuration has."""
+    """The keys of a configuration."""
     return tuple(field.name for field in dataclasses.fields(config))
 
 
-def as_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain values, tuples as lists, ready for YAML and JSON."""
-    values = dataclasses.asdict(config)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+class Description(NamedTuple):
+    """An option in words, as the tables of options show it."""
+
+    key: str
+    default: str
+    allowed: str
+    help: str
+    paper: str
 
 
-def identity(config: Any) -> dict[str, Any]:
-    """The part of a configuration that decides the result (all but the machine's settings)."""
+def describe(config: type) -> list[Description]:
+    """Every option of a configuration in words."""
+    hints, rows = get_type_hints(config), []
+    for field in dataclasses.fields(config):
+        (wanted, may_be_none), known = _alternatives(hints[field.name]), about(field)
+        allowed = known.allowed() or _TYPES[wanted]
+        allowed += ", or none" if may_be_none else ""
+        rows.append(Description(field.name, as_text(field.default), allowed, known.help, known.paper))
+    return rows
+
+
+def as_text(value: object) -> str:
+    """A value as one would type it after `--set key=`."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def as_dict(config: DataclassInstance) -> dict[str, Any]:
+    """A configuration as plain values, ready for YAML and JSON."""
+    return dataclasses.asdict(config)
+
+
+def identity(config: DataclassInstance) -> dict[str, Any]:
+    """The part of a configuration that decides the result, that is all but the machine settings."""
     machine = {field.name for field in dataclasses.fields(config) if about(field).machine}
     return {key: value for key, value in as_dict(config).items() if key not in machine}
 
 
-def _parse(name: str, value: Any, kind: Any, about: About) -> Any:
-    alternatives = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-    if value is None or value == "none":
-        if NoneType in alternatives:
-            return None
-        if value is None:
-            raise UserError(f"{name} needs a value")
-    wanted = next(one for one in alternatives if one is not NoneType)
+def _alternatives(kind: object) -> tuple[type, bool]:
+    """Of a type such as `int` or `int | None`, the type itself and whether None is legal."""
+    kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    return next(one for one in kinds if one is not NoneType), NoneType in kinds
+
+
+def _parse(name: str, value: object, kind: object, about: About) -> Any:
+    wanted, may_be_none = _alternatives(kind)
+    if may_be_none and value in (None, "none"):
+        return None
+    if value is None:
+        raise UserError(f"{name} needs a value")
     parsed = _convert(name, value, wanted)
     _check_range(name, parsed, about)
     return parsed
 
 
-def _convert(name: str, value: Any, wanted: type) -> Any:
+def _convert(name: str, value: object, wanted: type) -> object:
     if wanted is bool:
         value = _WORDS.get(value.lower(), value) if isinstance(value, str) else value
         if isinstance(value, bool):
@@ -135,8 +180,7 @@ def _convert(name: str, value: Any, wanted: type) -> Any:
             number = math.nan
         if math.isfinite(number):
             return number
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    raise UserError(f"{name}: got {value!r}, expected {words[wanted]}")
+    raise UserError(f"{name}: got {value!r}, expected {_TYPES[wanted]}")
 
 
 def _check_range(name: str, value: Any, about: About) -> None:

@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong", as opposed to "the program is wrong"."""
+"""The one exception that means "the input is wrong" rather than "the program is wrong"."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """A mistake in what the user gave us.
+    """A mistake in the input.
 
-    Its message is one line that says which input, what it was and what is allowed. The command line
+    Its message is one line that names the input, its value and what is allowed. The command line
     prints it without a traceback; every other exception is a bug and keeps its traceback.
     """
 
 
 def unknown_name(what: str, got: object, allowed: Iterable[str]) -> UserError:
-    """The error for a name that is none of those allowed, with the nearest one suggested."""
+    """The error for a name that does not exist; it suggests the nearest one that does."""
     names = sorted(allowed)
     near = get_close_matches(str(got), names, n=1)  # a key in YAML may be a number
     hint = f", did you mean {near[0]!r}?" if near else "."

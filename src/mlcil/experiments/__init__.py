@@ -1,1 +1,1 @@
-"""The claims: published rows as presets, and the grid that runs them."""
+"""The claims: published rows as presets, and grids that run many experiments."""

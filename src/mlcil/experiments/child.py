@@ -1,7 +1,7 @@
 """One run of a grid, in a process of its own: `python -m mlcil.experiments.child CONFIG OUT`.
 
-Standard input is a pipe that the grid holds open. When it closes, the grid is gone, killed perhaps, and the run
-stops: nobody would look after it, and a grid started anew could not continue it.
+Standard input is a pipe that the grid holds open. When it closes, the grid has ended or was killed, and the run stops:
+nobody would supervise it, and a new grid could not continue it while it holds its folder.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ..core.errors import UserError
 
 
 def _stop_with_the_grid() -> None:
-    while os.read(0, 4096):  # not sys.stdin: its lock would be held when the interpreter ends
+    while os.read(0, 4096):  # not sys.stdin, whose lock would still be held when the interpreter exits
         pass
-    os._exit(130)  # at any moment: files are written whole or not at all
+    os._exit(130)  # safe at any moment, since files are written whole or not at all
 
 
 def main(config: str, out: str) -> int:
-    """Run it.
+    """Run the experiment.
 
     Returns:
-        The exit code; 2 for a user's mistake, whose one line is then the last of standard error.
+        The exit code: 2 for a user's mistake, which is then the last line of standard error.
     """
     threading.Thread(target=_stop_with_the_grid, daemon=True).start()
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""What carries out the runs of a grid: processes on this machine, or a Ray cluster."""
+"""Engines carry out the runs of a grid: as processes on this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Work(NamedTuple):
     """A run to carry out.
 
     Attributes:
-        config: file of its settings.
+        config: file with its settings.
         out: its folder.
-        log: file for what it prints.
-        processors: it computes with so many threads.
-        devices: processes or GPUs that it spreads over.
+        log: file for its output.
+        processors: number of threads it computes with.
+        devices: number of GPUs or processes it uses.
     """
 
     config: Path
@@ -32,69 +32,74 @@ class Work(NamedTuple):
     devices: int
 
 
+class Running(Protocol):
+    """A run in progress."""
+
+    def ended(self) -> str | None:
+        """None while the run is in progress, "" when it is done, else one line that says how it failed."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the run now."""
+        ...
+
+
 class Engine(Protocol):
-    """Starts runs and tells when they have ended."""
+    """Starts runs."""
 
-    def start(self, work: Work, slot: int) -> Any:
-        """Begin a run in one of the grid's slots, numbered from 0; returns a handle."""
-        ...
-
-    def ended(self, handle: Any) -> str | None:
-        """None while it runs, "" when it is done, else a line that says how it failed."""
-        ...
-
-    def stop(self, handle: Any) -> None:
-        """End it now."""
+    def start(self, work: Work, slot: int) -> Running:
+        """Start a run in one of the grid's slots, numbered from 0."""
         ...
 
     def close(self) -> None:
-        """Nothing more is to be run."""
+        """Release what the engine holds."""
         ...
 
 
 class LocalEngine:
-    """Each run is a process of this machine, with GPUs of its own where there are some.
+    """Each run is a process on this machine, with its own GPUs if there are several.
 
     Arguments:
-        gpus: how many GPUs there are.
+        gpus: number of GPUs of the machine.
     """
 
     def __init__(self, gpus: int = 0) -> None:
         self.gpus = gpus
 
-    def start(self, work: Work, slot: int) -> tuple[subprocess.Popen[bytes], Path]:
-        """Begin a run."""
-        return _start(work, visible_gpus(slot, work.devices, self.gpus)), work.log
-
-    def ended(self, handle: tuple[subprocess.Popen[bytes], Path]) -> str | None:
-        """How it stands."""
-        process, log = handle
-        if process.poll() is None:
-            return None
-        _close_input(process)
-        return _verdict(process.returncode, log)
-
-    def stop(self, handle: tuple[subprocess.Popen[bytes], Path]) -> None:
-        """Close its standard input, which ends it."""
-        process, _ = handle
-        _close_input(process)
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    def start(self, work: Work, slot: int) -> Running:
+        """Start a process."""
+        return _LocalRun(_start(work, visible_gpus(slot, work.devices, self.gpus)), work.log)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
+
+
+class _LocalRun(NamedTuple):
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ended(self) -> str | None:
+        if self.process.poll() is None:
+            return None
+        _close_input(self.process)
+        return _verdict(self.process.returncode, self.log)
+
+    def stop(self) -> None:
+        _close_input(self.process)  # which ends the run
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 class RayEngine:
-    """Each run is a task of a Ray cluster: that of RAY_ADDRESS, or one on this machine.
+    """Each run is a task of a Ray cluster: the one at RAY_ADDRESS, or a new one on this machine.
 
     All machines need mlcil, the data and the grid's folder under the same paths.
 
     Arguments:
-        processors: that a cluster on this machine has to give.
+        processors: number of processors of a cluster on this machine.
 
     Raises:
         UserError: Ray is not installed or cannot be started.
@@ -107,17 +112,17 @@ class RayEngine:
             raise UserError("--engine ray needs Ray; install mlcil with its extra: mlcil[ray]") from None
         self.ray: Any = ray
         is_ours = not os.environ.get("RAY_ADDRESS")
-        # Nothing is passed between runs: the least store that Ray allows, some 80 MB, is enough.
+        # Runs exchange no objects, so the smallest object store that Ray allows, about 80 MB, is enough.
         ours = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": 100_000_000}
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # telling the makers of Ray is for the user to choose
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sharing statistics is the user's choice
         try:
             self.ray.init(log_to_driver=False, logging_level=logging.ERROR, **(ours if is_ours else {}))
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
         self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
-    def start(self, work: Work, slot: int) -> Any:
-        """Begin a run wherever the cluster has room."""
+    def start(self, work: Work, slot: int) -> Running:
+        """Start a task wherever the cluster has room."""
         gpus = work.devices if any(node.get("GPU") for node in self.nodes) else 0
         wanted = {"CPU": work.processors, "GPU": gpus}
         if not any(all(node.get(kind, 0) >= count for kind, count in wanted.items()) for node in self.nodes):
@@ -126,36 +131,39 @@ class RayEngine:
                 "lower --set threads=N or --devices"
             )
         task = self.ray.remote(num_cpus=work.processors, num_gpus=gpus, max_retries=0)(_run_to_end)
-        return task.remote(work)
-
-    def ended(self, handle: Any) -> str | None:
-        """How it stands."""
-        ready, _ = self.ray.wait([handle], timeout=0)
-        if not ready:
-            return None
-        try:
-            return str(self.ray.get(handle))
-        except self.ray.exceptions.RayError as error:  # the machine is gone, or memory ran out
-            return str(error).strip().splitlines()[0]
-
-    def stop(self, handle: Any) -> None:
-        """End it now."""
-        self.ray.cancel(handle, force=True)
+        return _RayRun(self.ray, task.remote(work))
 
     def close(self) -> None:
         """Leave the cluster."""
         self.ray.shutdown()
 
 
+class _RayRun(NamedTuple):
+    ray: Any  # the module: Ray has no types
+    task: Any
+
+    def ended(self) -> str | None:
+        ready, _ = self.ray.wait([self.task], timeout=0)
+        if not ready:
+            return None
+        try:
+            return str(self.ray.get(self.task))
+        except self.ray.exceptions.RayError as error:  # the machine was lost, or memory ran out
+            return str(error).strip().splitlines()[0]
+
+    def stop(self) -> None:
+        self.ray.cancel(self.task, force=True)
+
+
 def make_engine(name: str, processors: int, count_gpus: Callable[[], int]) -> Engine:
-    """The engine of that name.
+    """Make the engine with this name.
 
     Arguments:
-        processors: that all runs at a time need together.
+        processors: number of processors that the runs in progress need together.
         count_gpus: counts the GPUs of this machine.
 
     Raises:
-        UserError: there is none of that name, or it cannot be used here.
+        UserError: there is no engine with this name, or it cannot be used here.
     """
     if name == "local":
         return LocalEngine(count_gpus())
@@ -165,10 +173,10 @@ def make_engine(name: str, processors: int, count_gpus: Callable[[], int]) -> En
 
 
 def visible_gpus(slot: int, devices: int, gpus: int) -> dict[str, str]:
-    """Which GPUs the run in a slot sees, as a change to its environment; slots share where there are too few."""
+    """The GPUs that the run in a slot may use, as a change to its environment; slots share if there are too few."""
     if gpus < 2:
         return {}
-    mine = os.environ.get("CUDA_VISIBLE_DEVICES")  # somebody may have given us some of the machine's
+    mine = os.environ.get("CUDA_VISIBLE_DEVICES")  # we may have been given only some of the machine's
     names = mine.split(",") if mine else [str(number) for number in range(gpus)]
     chosen = [names[(slot * devices + place) % gpus] for place in range(min(devices, gpus))]
     return {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}
@@ -193,7 +201,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _run_to_end(work: Work) -> str:
-    """What a Ray worker does; when it dies, the run's standard input closes and ends the run."""
+    """The task of a Ray worker; if the worker dies, the run's standard input closes, which ends the run."""
     process = _start(work, {})
     try:
         return _verdict(process.wait(), work.log)
@@ -210,7 +218,7 @@ def _verdict(code: int, log: Path) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a file that says something."""
+    """The last line of a file that is not blank."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))

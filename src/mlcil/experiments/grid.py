@@ -1,4 +1,4 @@
-"""Many runs at once: each in its own folder, continued as a whole, one failure stopping none of the others."""
+"""Many runs at once, each in its own folder; the grid continues as a whole, and one failure stops no other run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from ..core.errors import UserError
 from ..core.files import read_json, write_json, write_text
 from ..training.config import RunConfig, read_config
-from .engines import Engine, Work, last_line, make_engine
+from .engines import Engine, Running, Work, last_line, make_engine
 
 GRID_FILE = "grid.json"
 LOGS, BASES = "logs", "bases"
-LOOK_SECONDS = 0.2  # between looks at the runs
+POLL_SECONDS = 0.2  # between two checks of the runs
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,16 @@ class GridRun:
 
 @dataclass
 class Progress:
-    """How one run of a grid stands.
+    """The progress of one run of a grid.
 
     Attributes:
+        run: the run.
         status: waiting, running, done or failed.
-        seconds: that it has taken in this launch of the grid.
-        error: how it failed, in a line.
-        last_map: of a finished run.
+        seconds: time spent on it in this launch of the grid.
+        error: how it failed, in one line.
+        last_map: mAP after the last session, once the run is finished.
+        was_done: whether an earlier launch of the grid had finished it.
+        running, slot, began: while it is running, its process, its slot and when it started.
     """
 
     run: GridRun
@@ -47,13 +49,13 @@ class Progress:
     seconds: float = 0.0
     error: str = ""
     last_map: float | None = None
-    was_done: bool = False  # by an earlier launch
-    handle: Any = field(default=None, repr=False)
+    was_done: bool = False
+    running: Running | None = field(default=None, repr=False)
     slot: int = 0
     began: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """What grid.json says of it."""
+    def to_dict(self) -> dict[str, object]:
+        """The entry in grid.json."""
         return {
             "name": self.run.name,
             "status": self.status,
@@ -64,33 +66,33 @@ class Progress:
 
 
 class View:
-    """What a grid tells of itself; the silent one."""
+    """Gets the events of a grid; this one ignores them."""
 
     def begin(self, grid: Grid) -> None:
-        """The grid is about to start."""
+        """The grid starts."""
 
     def changed(self, grid: Grid, progress: Progress) -> None:
-        """A run has begun or ended."""
+        """A run has started or ended."""
 
     def tick(self, grid: Grid) -> None:
-        """Time has passed."""
+        """Called every few moments while runs are in progress."""
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """The grid has ended."""
 
 
 class Grid:
-    """The runs of one folder, and how they stand.
+    """The runs below one folder, and their progress.
 
     Arguments:
         runs: what to run, in this order.
-        out: the folder; one that was used before is continued.
-        jobs: runs at a time.
-        shares_bases: whether first sessions that are the same are trained once.
-        command: how the grid was started, for those who want to do it again.
+        out: the folder; if it holds a grid, that grid is continued.
+        jobs: number of runs at a time.
+        shares_bases: whether identical first sessions are trained once and shared.
+        command: the command that started the grid, kept for the record.
 
     Raises:
-        UserError: two runs have the same name, or one that leads out of the folder.
+        UserError: there are no runs, two have the same name, or a name leads out of the folder.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Grid:
             raise UserError("the grid has no runs")
         for name in names:
             if Path(name).is_absolute() or not name.strip() or ".." in Path(name).parts:
-                raise UserError(f"run {name!r}: a run's name is that of its folder, and must not lead out of {out}")
+                raise UserError(f"run {name!r}: a run's name is also its folder's, and must not lead out of {out}")
         self.out, self.jobs, self.command = out.resolve(), jobs, command
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
         self.bases = str(self.out / BASES) if shares_bases else None
@@ -111,13 +113,13 @@ class Grid:
         self.began = time.monotonic()
 
     def execute(self, engine: str = "local", view: View | None = None) -> list[Progress]:
-        """Run what is not done yet.
+        """Run everything that is not done yet.
 
         Returns:
-            How every run ended.
+            The outcome of every run.
 
         Raises:
-            UserError: the engine cannot be used, or another grid is at work in the folder.
+            UserError: the engine cannot be used, or another grid is using the folder.
         """
         view, self.began = view or View(), time.monotonic()
         lock = self._claim()
@@ -141,17 +143,18 @@ class Grid:
             self._loop(engine, view)
         finally:
             for one in self.of_status("running"):
-                engine.stop(one.handle)
-                one.status = "waiting"
+                if one.running is not None:
+                    one.running.stop()
+                one.status, one.running = "waiting", None
             engine.close()
             self._save()
 
     def of_status(self, status: str) -> list[Progress]:
-        """The runs that stand so."""
+        """The runs with this status."""
         return [one for one in self.progress if one.status == status]
 
     def seconds_left(self) -> float | None:
-        """A guess from the runs that ended in this launch; None before the first of them."""
+        """An estimate from the runs that ended in this launch; None before the first of them."""
         ended = [one.seconds for one in self.of_status("done") if not one.was_done]
         if not ended:
             return None
@@ -160,10 +163,10 @@ class Grid:
         return (sum(left) + mean * len(self.of_status("waiting"))) / self.jobs
 
     def log_file(self, run: GridRun) -> Path:
-        """What a run prints."""
+        """The file that holds what a run prints."""
         return self.out / LOGS / f"{run.name}.log"
 
-    def last_words(self, run: GridRun) -> str:
+    def last_output(self, run: GridRun) -> str:
         """The last line that a run printed."""
         return last_line(self.log_file(run))
 
@@ -172,28 +175,28 @@ class Grid:
         while waiting or self.of_status("running"):
             while waiting and len(self.of_status("running")) < self.jobs:
                 self._start(waiting.popleft(), engine, view)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             for one in self.of_status("running"):
                 one.seconds = time.monotonic() - one.began
-                verdict = engine.ended(one.handle)
-                if verdict is not None:
-                    self._end(one, verdict, view)
+                error = one.running.ended() if one.running is not None else ""
+                if error is not None:
+                    self._end(one, error, view)
             view.tick(self)
 
     def _start(self, one: Progress, engine: Engine, view: View) -> None:
         taken = {other.slot for other in self.of_status("running")}
         one.slot = next(slot for slot in range(self.jobs) if slot not in taken)
-        one.handle = engine.start(self._work(one.run), one.slot)
+        one.running = engine.start(self._work(one.run), one.slot)
         one.status, one.began = "running", time.monotonic()
         self._save()
         view.changed(self, one)
 
-    def _end(self, one: Progress, verdict: str, view: View) -> None:
-        one.handle, one.error = None, verdict
+    def _end(self, one: Progress, error: str, view: View) -> None:
+        one.running, one.error = None, error
         one.last_map = self._result(one.run)
-        one.status = "done" if one.last_map is not None and not verdict else "failed"
-        if one.status == "failed" and not verdict:
-            one.error = "it ended without finishing its sessions"
+        one.status = "done" if one.last_map is not None and not error else "failed"
+        if one.status == "failed" and not error:
+            one.error = "it ended before all sessions were finished"
         self._save()
         view.changed(self, one)
 
@@ -212,14 +215,14 @@ class Grid:
             one.status = "done" if one.was_done else "waiting"
 
     def _result(self, run: GridRun) -> float | None:
-        """The last mAP, if the run's folder holds this very run and it is finished."""
+        """The last mAP, if the folder holds a finished run with this configuration."""
         folder = self.out / run.name
         try:
             results, stored = read_json(folder / "results.json"), read_config(folder / "config.yaml")
             if results["finished"] and not run.config.differences(stored):
                 return float(results["last_map"])
         except (UserError, KeyError, TypeError, ValueError):
-            pass  # not there or damaged: the run itself says what is wrong
+            pass  # missing or damaged: the run itself will say what is wrong
         return None
 
     def _save(self) -> None:
@@ -236,7 +239,7 @@ class Grid:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            raise UserError(f"another grid is at work in {self.out}; wait for it or choose another --out") from None
+            raise UserError(f"another grid is using {self.out}; wait for it or choose another --out") from None
         return lock
 
 

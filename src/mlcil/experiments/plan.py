@@ -1,9 +1,8 @@
-"""Which runs a grid consists of: published rows, methods by protocols, or what a file lists; each with every seed."""
+"""What to run: one experiment, or a grid of published rows, of methods by protocols, or of what a file lists."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,48 @@ from ..core.errors import UserError, unknown_name
 from ..methods.registry import method_class
 from ..training.config import RunConfig, RunSettings, make_config, read_config
 from .grid import GridRun
-from .presets import Preset, preset_values
+from .presets import Preset, find_preset, preset_values
 
-_SHARED = {field.name for field in fields(RunSettings)}
+_SETTINGS = option_names(RunSettings)
+
+
+def run_config(changes: Mapping[str, object], file: Path | None = None, preset: str | None = None) -> RunConfig:
+    """The configuration of one run.
+
+    Arguments:
+        changes: settings and options of the method by name; they override the file or the preset.
+        file: YAML file of settings.
+        preset: name of a published row; `changes` must then have the data set.
+
+    Raises:
+        UserError: there are both a file and a preset, or something in them or in `changes` is wrong.
+    """
+    if file is not None and preset is not None:
+        raise UserError(f"got both the file {file} and the preset {preset!r}, expected one of them")
+    if preset is not None:
+        data = changes.get("data")
+        values = preset_values(find_preset(preset), None if data is None else str(data))
+        return make_config(values, changes, f"preset {preset}")
+    return make_config({}, changes) if file is None else make_config(read_config(file), changes, str(file))
+
+
+def default_folder(settings: RunSettings) -> Path:
+    """The folder of a run for which none was named."""
+    if settings.preset is not None:
+        return Path("runs") / f"{settings.preset}-seed{settings.seed}"
+    kind = settings.data.partition(":")[0]
+    protocol = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in settings.protocol)[:40]
+    return Path("runs") / f"{settings.method}-{kind}-{protocol}-seed{settings.seed}"
 
 
 def preset_runs(
-    presets: Sequence[Preset], data: str | None, seeds: Sequence[int], changes: Mapping[str, Any]
+    presets: Sequence[Preset], data: str | None, seeds: Sequence[int], changes: Mapping[str, object]
 ) -> list[GridRun]:
     """The runs of published rows, in folders named like the presets.
 
     Arguments:
         data: the data set, such as coco:PATH.
-        changes: settings and options that win over the presets'.
+        changes: settings and options that override the presets.
 
     Raises:
         UserError: the data set is missing, or a setting is wrong.
@@ -33,13 +61,13 @@ def preset_runs(
 
 
 def method_runs(
-    methods: Sequence[str], protocols: Sequence[str], seeds: Sequence[int], changes: Mapping[str, Any]
+    methods: Sequence[str], protocols: Sequence[str], seeds: Sequence[int], changes: Mapping[str, object]
 ) -> list[GridRun]:
     """Every method on every protocol.
 
     Arguments:
         methods: each NAME, or NAME:BUFFER such as er:20 or prs:total:1000.
-        changes: settings and options of all of them.
+        changes: settings and options that all runs share.
 
     Raises:
         UserError: a name or a setting is wrong.
@@ -53,10 +81,10 @@ def method_runs(
     return _with_seeds(entries, seeds, changes)
 
 
-def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> list[GridRun]:
+def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, object]) -> list[GridRun]:
     """The runs that a YAML file lists.
 
-    It has `settings`, shared by all, and `runs`, by name: each the settings and `options` of its own.
+    The file has `settings` that all runs share, and `runs`: names with the settings and `options` of each run.
 
     Raises:
         UserError: the file or a setting in it is wrong.
@@ -74,11 +102,11 @@ def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, Any]) -> l
 
 
 def _with_seeds(
-    entries: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], changes: Mapping[str, Any]
+    entries: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], changes: Mapping[str, object]
 ) -> list[GridRun]:
     if "seed" in changes or any("seed" in values for values in entries.values()):
-        raise UserError("a grid's seeds are given by --seeds; leave out the setting seed")
-    # Neighbours differ in the seed: runs that start together then have no first session to wait for.
+        raise UserError("a grid's seeds are given by --seeds; leave the setting seed out")
+    # Neighbours differ in their seed, so that runs which start together do not wait for the same first session.
     made = [
         GridRun(f"{name}/seed-{seed}", _config(name, {**values, "seed": seed}, changes))
         for name, values in entries.items()
@@ -86,15 +114,15 @@ def _with_seeds(
     ]
     known = {key for run in made for key in option_names(type(run.config.options))}
     for key in changes:
-        if key not in _SHARED and key not in known:
-            raise unknown_name("key for these methods", key, (*_SHARED, *known))
+        if key not in _SETTINGS and key not in known:
+            raise unknown_name("key for these methods", key, (*_SETTINGS, *known))
     return made
 
 
-def _config(name: str, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
-    """The configuration; an option in `changes` goes to the methods that have it."""
+def _config(name: str, values: Mapping[str, Any], changes: Mapping[str, object]) -> RunConfig:
+    """The configuration of one run; an option in `changes` is ignored if the method does not have it."""
     method = method_class(str(changes.get("method", values.get("method", RunSettings().method))))
-    mine = {key: value for key, value in changes.items() if key in _SHARED or key in option_names(method.Config)}
+    mine = {key: value for key, value in changes.items() if key in _SETTINGS or key in option_names(method.Config)}
     return make_config(values, mine, name)
 
 

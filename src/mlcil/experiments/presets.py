@@ -1,8 +1,8 @@
-"""Presets: each row that the KRT paper publishes, with the settings to run it and the figures to compare with.
+"""Presets: every row that the KRT paper publishes, with the settings to run it and the numbers to compare with.
 
-The rows are files under `rows`. A preset's settings are those of `paper.yaml`, of its kind of data, of its folder's
-`_protocol.yaml`, of its method's `setting_defaults` and of its own file; the later wins. Options under `krt` in the
-shared files are given to every method that has them.
+The rows are files under `rows`. A preset's settings come from `paper.yaml`, the file of its kind of data, the
+`_protocol.yaml` of its folder, the `setting_defaults` of its method and its own file; later ones override earlier ones.
+Options under `krt` in the shared files go to every method that has them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..methods.krt import KRTConfig
 from ..methods.registry import method_class
 from ..training.config import make_config
 
-_PROTOCOL = "_protocol.yaml"  # in each folder, what its rows share
+_PROTOCOL = "_protocol.yaml"  # in each folder: what its rows have in common
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper prints of a row, mAP and F1 in percent; None where it prints nothing.
+    """The numbers that the paper reports for a row, mAP and F1 in percent; None where it reports none.
 
     Attributes:
-        average_map, last_map: as in the first table that has the row.
+        average_map, last_map: from the first table that has the row.
         cf1, of1: after the last session.
-        sessions: mAP after each session, from the appendix; empty if it does not list the row.
-        where: which tables, with their other figures for the same row.
+        sessions: mAP after each session, from the appendix; empty if the appendix does not list the row.
+        where: the tables that have the row, with any other numbers that they give for it.
     """
 
     average_map: float | None = None
@@ -55,9 +55,9 @@ class Preset:
         name: folder and row, such as coco-b0-c10/krt-r-20.
         about: the row in words.
         groups: the tables and figures that it belongs to, and its folder.
-        kind: of the data set that it was published for, "coco" or "voc".
-        values: what `make_config` takes, all but the data set.
-        published: the figures.
+        kind: the kind of data set that it was published for, "coco" or "voc".
+        values: the settings and options, as `make_config` takes them, without the data set.
+        published: the published numbers.
     """
 
     name: str
@@ -69,15 +69,15 @@ class Preset:
 
 
 def all_presets() -> dict[str, Preset]:
-    """Every preset by its name, by folder and then by row."""
+    """Every preset by its name, sorted by folder and then by row."""
     return dict(_presets())
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name.
+    """The preset with this name.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such preset.
     """
     presets = _presets()
     if name not in presets:
@@ -99,16 +99,16 @@ def preset_group(name: str) -> list[Preset]:
 
 
 def group_names() -> dict[str, int]:
-    """Every group with its number of rows."""
+    """Every group with the number of its rows."""
     counts = Counter(group for preset in _presets().values() for group in preset.groups)
     return dict(sorted(counts.items()))
 
 
 def preset_values(preset: Preset, data: str | None) -> dict[str, Any]:
-    """What `make_config` takes to run a preset.
+    """The settings and options that run a preset, as `make_config` takes them.
 
     Arguments:
-        data: the data set as of `--data`; it may be of another kind than the preset's.
+        data: the data set, as for `--data`; its kind may differ from the preset's.
 
     Raises:
         UserError: no data set is given.
@@ -124,7 +124,7 @@ def _presets() -> Mapping[str, Preset]:
 
 
 def read_presets(rows: Traversable) -> dict[str, Preset]:
-    """The presets of a folder laid out as `rows`.
+    """Read the presets of a folder with the layout of `rows`.
 
     Raises:
         ValueError: a file has an unknown key or a setting that no run takes.
@@ -147,13 +147,13 @@ def _preset(folder: str, kind: str, layers: Sequence[Mapping[str, Any]], file: T
     method = method_class(row["settings"]["method"])
     try:
         values = _resolve(method, layers, row["settings"])
-    except UserError as error:  # the files are ours, so it is not the user's mistake
+    except UserError as error:  # the files are part of the package, so it is not the user's mistake
         raise ValueError(f"preset {name}: {error}") from error
     return Preset(name, row["about"], (*row["groups"], folder), kind, values, _published(name, row["published"]))
 
 
 def _resolve(method: type[Method], layers: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay the settings over one another, and give them the types that they have in a run's config.yaml."""
+    """Merge the settings of all layers, and give them the types that they have in a run's config.yaml."""
     settings: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for layer in layers:
@@ -184,6 +184,6 @@ def _read(file: Traversable, keys: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _check_keys(where: str, values: Mapping[str, Any], allowed: Iterable[str]) -> None:
+def _check_keys(where: str, values: Mapping[str, object], allowed: Iterable[str]) -> None:
     if unknown := set(values) - set(allowed):
         raise ValueError(f"Got the keys {sorted(unknown)} in {where}, expected some of {list(allowed)}")

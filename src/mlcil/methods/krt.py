@@ -15,12 +15,13 @@ from ..core.errors import UserError
 from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
+from ..data.published import BENCHMARKS
 from ..losses.cosine import less_forget, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
 from ..models.tagger import AttentionShape, Output, Tagger
 from .base import LOSS_SCALE, Inference, State, Task, TrainingSet, part_of, prefixed
-from .pseudo_labels import LABELS_PER_IMAGE, ClassRecall, Threshold, fill_unknown, find_threshold, rate_per_image
+from .pseudo_labels import ClassRecall, Threshold, fill_unknown, find_threshold, rate_per_image
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -221,8 +222,8 @@ class KRT(Rehearsal):
     def _target(self, session: Session) -> float | None:
         """Old labels to expect per image; None where nothing can be known, and the threshold stays."""
         given = self.config.labels_per_image
-        if given is None:
-            given = LABELS_PER_IMAGE.get(self.task.benchmark or "")
+        if given is None and self.task.benchmark in BENCHMARKS:
+            given = BENCHMARKS[self.task.benchmark].labels_per_image
         if given is not None:
             return given * session.first / self.task.total_classes  # mu^t; KRT, section 3.2
         # A session of one class says nothing about how often its class falls elsewhere.

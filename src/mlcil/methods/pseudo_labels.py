@@ -19,7 +19,6 @@ from ..data.images import PRESENT, UNKNOWN
 
 TOLERANCE = 0.1  # on the mean number of pseudo labels; KRT, algorithm 1
 LOWEST, HIGHEST = 1e-4, 0.999999  # bounds of the threshold; authors' code
-LABELS_PER_IMAGE = {"coco": 2.9, "voc": 1.4}  # mu; KRT, section 4.1
 
 
 @dataclass(frozen=True)

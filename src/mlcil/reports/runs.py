@@ -11,6 +11,7 @@ from typing import Any
 from ..core.config import about
 from ..core.errors import UserError
 from ..core.files import read_json
+from ..data.published import BENCHMARKS
 from ..evaluation.results import RunResult, load_results
 from ..experiments.presets import Preset
 from ..training.config import RunSettings, flatten, make_config, read_config
@@ -19,9 +20,8 @@ from .table import Spread, spreads
 
 _NOT_IDENTITY = {"seed", *(field.name for field in fields(RunSettings) if about(field).machine)}
 _NOT_PUBLISHED = {*_NOT_IDENTITY, "data", "images"}
-# The numbers of labelled images in COCO's val2014 and in VOC2007's test. A run with fewer than `_WHOLE` of them used a
-# slice of the data; a few may be missing because all of their labels are marked as difficult or as crowds.
-_TEST_IMAGES = {"coco": 40137, "voc": 4952}
+# A run with fewer than this part of a benchmark's labelled test images used a slice of the data; a few may be missing
+# because all of their labels are marked as difficult or as crowds.
 _WHOLE = 0.95
 
 
@@ -191,7 +191,7 @@ def _data_changes(kind: str, runs: Sequence[RunRecord]) -> list[str]:
     if used.partition(":")[0] != kind:
         return [f"data: {kind} -> {used}"]
     counts = [run.result.sessions[-1].test_images for run in runs if run.result.finished]
-    whole = _TEST_IMAGES.get(kind, 0)
+    whole = BENCHMARKS[kind].test_images
     slices = [f"test images: {whole} -> {counts[0]}"] if counts and counts[0] < _WHOLE * whole else []
     options = [part for part in used.split(",")[1:] if "=" in part and not part.startswith("images=")]
     return slices + [f"data option {option.replace('=', ': default -> ', 1)}" for option in options]

@@ -1,1 +1,1 @@
-"""Using a finished run: its model restored, and what it sees in an image."""
+"""What people use: the trained model of a run, and an explanation of its tags."""

@@ -1,4 +1,4 @@
-"""What a trained model says about a picture: for each tag what speaks for it, for each session where it attends."""
+"""What a trained model sees in an image: the evidence for each tag, and where each session's token attends."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..models.analytic import AnalyticTagger
 from ..models.tagger import Tagger
-from .trained_run import TrainedRun, prepare_images
+from .trained_run import TrainedRun
 
-THRESHOLD, MOST = 0.8, 4  # tags shown: KRT's threshold, and one row of panels
+THRESHOLD = 0.8  # as in KRT's tables
+MOST = 4  # tags that fit in one row of panels
 
 
 class Tag(NamedTuple):
-    """A tag that the model gives to a picture.
+    """A tag that the model gives to an image.
 
     Attributes:
-        session: in which it was learned, from 1.
-        map: float32 (h, w), at least 0: how much each place of the feature map speaks for the tag.
+        name: the class.
+        score: its probability.
+        session: the session in which it was learned, counted from 1.
+        map: float32 (h, w), at least 0: the evidence for the tag at each position of the feature map.
     """
 
     name: str
@@ -35,14 +38,14 @@ class Tag(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """What a model says about a picture, and where in it.
+    """The tags of an image, and the evidence for them.
 
     Attributes:
-        pixels: uint8 (H, W, 3), the picture.
-        tags: the best first.
-        attention: float32 (t, h, w), share of each session's attention at each place, averaged over heads;
+        pixels: uint8 (H, W, 3), the image.
+        tags: in the order of their scores, the highest first.
+        attention: float32 (t, h, w), share of each session's attention at each position, averaged over heads;
             (0, h, w) for a model without cross-attention.
-        by_head: float32 (t, heads), share of the attention that falls on the picture and not on tokens.
+        by_head: float32 (t, heads), share of the attention that falls on the image rather than on tokens.
     """
 
     pixels: NDArray[np.uint8]
@@ -52,26 +55,26 @@ class Explanation:
 
     @property
     def masses(self) -> NDArray[np.float32]:
-        """(t,), share of each session's attention that falls on the picture."""
+        """(t,), share of each session's attention that falls on the image."""
         shares: NDArray[np.float32] = self.attention.sum(axis=(1, 2))
         return shares
 
 
 def class_activation(tagger: Tagger, features: Tensor) -> Tensor:
-    """(B, C, h, w) -> (B, K, h, w); for linear heads its mean over places plus the bias is the logit."""
+    """Class activation maps, (B, C, h, w) -> (B, K, h, w): their mean over positions plus the bias is the logit."""
     weight = torch.cat([head.get_parameter("weight") for head in tagger.heads])  # (K, C)
     return torch.einsum("bchw,kc->bkhw", features, weight)
 
 
 def relevance(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
-    """What speaks for some classes in an image: the weights of attention times the gradient of the class's logit.
+    """The evidence for some classes in an image: attention weights times the gradient of the class's logit.
 
-    The positive part of the product, summed over heads (the idea of Chefer et al., ICCV 2021). The gradient
-    takes the weights as given, so it asks what the value of a patch says, not what attracts the attention.
+    It is the positive part of the product, summed over heads (after Chefer et al., ICCV 2021). The gradient treats the
+    weights as constants, so it shows what the value of a patch contributes, not what attracts the attention.
 
     Arguments:
-        features: (1, C, h, w).
-        columns: n classes.
+        features: (1, C, h, w), the feature map of one image.
+        columns: the n classes, as columns of the scores.
 
     Returns:
         (n, h, w), at least 0.
@@ -83,34 +86,34 @@ def relevance(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tenso
         logits = torch.cat([head(one) for head, one in zip(tagger.heads, embeddings, strict=True)], dim=1)[0]
         gradients = [torch.autograd.grad(logits[column], weights, retain_graph=True)[0] for column in columns]
     height, width = features.shape[-2:]
-    # A logit depends on its own session's weights alone: the sum over sessions has one term.
-    speaking = torch.stack([(one * weights.detach()).clamp(min=0).sum(dim=(0, 1, 2)) for one in gradients])
-    return speaking[:, : height * width].reshape(-1, height, width)
+    # A logit depends only on the weights of its own session, so the sum over sessions has one non-zero term.
+    evidence = torch.stack([(one * weights.detach()).clamp(min=0).sum(dim=(0, 1, 2)) for one in gradients])
+    return evidence[:, : height * width].reshape(-1, height, width)  # without the tokens
 
 
 def explain(
     run: TrainedRun, pixels: NDArray[np.uint8], threshold: float | None = None, most: int = MOST
 ) -> Explanation:
-    """Tag a picture and find what in it speaks for each tag.
+    """Tag an image and find the evidence for each tag.
 
-    With cross-attention a tag's map is its `relevance`, with linear heads the positive part of its
-    `class_activation`, with solved heads that of its score window by window.
+    The map of a tag is its `relevance` for a model with cross-attention, the positive part of its `class_activation`
+    for linear heads, and the positive part of its score window by window for heads solved in closed form.
 
     Arguments:
         pixels: uint8 (H, W, 3), of any size.
-        threshold: tags with at least this score are shown, or the best one if none has it; None for the thresholds
-            stored with the model, or 0.8 where it has none.
-        most: at most so many tags.
+        threshold: the lowest score of a tag; None for the thresholds stored with the model, or 0.8 if it has none. If
+            no class reaches it, the best one is the only tag.
+        most: maximum number of tags.
 
     Raises:
-        UserError: the model has no such maps, or a number is out of range.
+        UserError: the model has no maps, or a number is out of range.
     """
     check_has_maps(run)
     if threshold is not None and not 0 <= threshold <= 1:
         raise UserError(f"threshold: got {threshold}, expected 0 to 1")
     if most < 1:
-        raise UserError(f"number of tags to show: got {most}, expected at least 1")
-    tagger, images = run.method.tagger, prepare_images(run, pixels[None])
+        raise UserError(f"maximum number of tags: got {most}, expected at least 1")
+    tagger, images = run.method.tagger, run.prepare(pixels[None])
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
         features = tagger.backbone(images)  # (1, C, h, w)
@@ -125,26 +128,28 @@ def explain(
 
 
 def _are_tags(run: TrainedRun, scores: NDArray[np.float32], threshold: float | None) -> NDArray[np.bool_]:
-    """(K,) by the threshold given, else by those stored with the model, else by the usual one."""
+    """(K,), by the given threshold, else by those stored with the model, else by the default."""
     if threshold is None and run.thresholds is not None:
         return np.asarray(scores > run.thresholds)
     return np.asarray(scores >= (THRESHOLD if threshold is None else threshold))
 
 
 def check_has_maps(run: TrainedRun) -> None:
-    """Refuse a run whose scores come neither from cross-attention nor from linear or solved heads.
+    """Check that the scores of a run can be traced back to positions in the image.
 
     Raises:
-        UserError: naming the method.
+        UserError: the method has neither cross-attention nor linear or closed-form heads.
     """
     tagger, method = run.method.tagger, run.config.settings.method
     if type(tagger).forward is not Tagger.forward and not isinstance(tagger, AnalyticTagger):
         raise UserError(
-            f"run {run.path}: method {method} has no maps, as its heads do not read the picture's feature map; "
+            f"run {run.path}: method {method} has no maps, because its heads do not read the image's feature map; "
             "expected cross-attention (krt) or linear heads on the pooled feature (ft and most others)"
         )
-    if getattr(run.method, "means", None) is not None:
-        raise UserError(f"run {run.path}: method {method} scored by class means and not by its heads, so has no maps")
+    if getattr(run.method, "means", None) is not None:  # iCaRL
+        raise UserError(
+            f"run {run.path}: method {method} scores by class means and not by its heads, so it has no maps"
+        )
 
 
 def _maps(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
@@ -157,7 +162,7 @@ def _maps(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
 
 @torch.no_grad()
 def _session_attention(tagger: Tagger, features: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(t, h, w) and (t, heads) of one image; see `Explanation`."""
+    """`attention` (t, h, w) and `by_head` (t, heads) of an `Explanation`."""
     height, width = features.shape[-2:]
     if tagger.attention is None or isinstance(tagger, AnalyticTagger):
         return np.zeros((0, height, width), np.float32), np.zeros((0, 0), np.float32)

@@ -1,4 +1,4 @@
-"""A trained run back in memory, ready to tag images: its folder is all that is needed."""
+"""The model of a run, loaded from its folder and ready to tag images."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from ..core.errors import UserError
 from ..data.augmentation import normalise
+from ..data.decoding import decode, resized
 from ..data.pixels import DecodedPixels, MemoryPixels
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.metrics import Floats
@@ -23,18 +25,20 @@ from ..training.config import RunConfig, make_config, read_config
 from ..training.folder import RunFolder, load_state
 from ..training.prepare import prepare_method
 
+Picture = str | Path | Image.Image | NDArray[np.uint8]  # a file, a PIL image, or pixels (H, W, 3)
+
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A run as it was after one of its sessions.
+    """The model of a run as it was after one of its sessions.
 
     Attributes:
-        config: what was run.
-        method: in evaluation mode and on the CPU.
-        classes: the K classes seen by then, in column order.
-        session: counts from 1.
-        path: the run's folder.
-        calibration: of the K classes, if the run set images aside for it.
+        config: the settings and options of the run.
+        method: the trained method, in evaluation mode and on the CPU.
+        classes: the K classes learned so far, in the order of the scores' columns.
+        session: the session after which the model was saved, counted from 1.
+        path: the folder of the run.
+        calibration: the calibration of the K classes, if the run held images out for it.
     """
 
     config: RunConfig
@@ -46,23 +50,62 @@ class TrainedRun:
 
     @property
     def thresholds(self) -> Floats | None:
-        """(K,) above which a score means that the class is present, if the method or the run found any."""
+        """(K,) scores above which a class counts as present; None if neither the method nor the run has stored any."""
         return stored_thresholds(self.method.thresholds(), self.calibration)
 
     def session_of(self, column: int) -> int:
-        """The session, from 1, in which the class of this column was learned."""
+        """The session, counted from 1, in which the class of this column was learned."""
         return int(np.searchsorted(np.cumsum(self.method.tagger.sizes), column, side="right")) + 1
+
+    @torch.inference_mode()
+    def predict(self, images: Picture | Sequence[Picture]) -> NDArray[np.float32]:
+        """Score images for all classes.
+
+        Arguments:
+            images: one image or several, each a file, a PIL image or pixels uint8 (H, W, 3) in RGB; also one array
+                uint8 (N, H, W, 3).
+
+        Returns:
+            float32 (N, K) in 0..1, with the columns of `classes`.
+
+        Raises:
+            UserError: a file cannot be read, or an array is not an image.
+        """
+        listed, size = _as_list(images), self.config.settings.batch_size
+        scores = [np.empty((0, len(self.classes)), np.float32)]
+        for start in range(0, len(listed), size):
+            pixels = np.stack([self._square(image) for image in listed[start : start + size]])
+            scores.append(self.method.predict(self.prepare(pixels)).numpy())
+        return np.concatenate(scores)
+
+    def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Turn pixels uint8 (N, H, W, 3) into the model's input."""
+        squares = MemoryPixels(pixels, self.config.settings.image_size)[np.arange(len(pixels))]
+        images = torch.from_numpy(squares).permute(0, 3, 1, 2).contiguous()
+        backbone = self.method.tagger.backbone
+        return backbone.stem(normalise(images, backbone.mean, backbone.std))
+
+    def _square(self, image: Picture) -> NDArray[np.uint8]:
+        """One image resized as for training, uint8 (size, size, 3)."""
+        size = self.config.settings.image_size
+        if isinstance(image, str | Path):
+            return decode(str(image), size)
+        if isinstance(image, Image.Image):
+            return resized(image.convert("RGB"), size)
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            raise UserError(f"got an array of {image.dtype} {image.shape}, expected an image of uint8 (H, W, 3)")
+        return resized(Image.fromarray(image), size)
 
 
 def open_run(path: Path, session: int | None = None) -> TrainedRun:
     """Load the model of a run; neither its data nor its pretrained weights need to exist any more.
 
     Arguments:
-        path: the run's folder.
-        session: the session after which to take it, from 1; None for the last one that is finished.
+        path: folder of the run.
+        session: take the model after this session, counted from 1; None for the last one that is finished.
 
     Raises:
-        UserError: it is no run folder, the session is not finished, or a file is damaged.
+        UserError: the folder holds no run, the session is not finished, or a file is damaged.
     """
     if not (path / "config.yaml").is_file():
         raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
@@ -80,7 +123,7 @@ def open_run(path: Path, session: int | None = None) -> TrainedRun:
 
 
 def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
-    """Image files decoded and squashed as for training, uint8 (N, size, size, 3).
+    """Decode image files and resize them as for training, uint8 (N, size, size, 3).
 
     Raises:
         BadImage: a file cannot be decoded; it is a `UserError` that names the file.
@@ -89,28 +132,19 @@ def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
     return store[np.arange(len(paths))]
 
 
-def prepare_images(run: TrainedRun, pixels: NDArray[np.uint8]) -> Tensor:
-    """Pixels uint8 (N, H, W, 3) of any one size as the run's model takes them."""
-    squares = MemoryPixels(pixels, run.config.settings.image_size)[np.arange(len(pixels))]
-    images = torch.from_numpy(squares).permute(0, 3, 1, 2).contiguous()
-    backbone = run.method.tagger.backbone
-    return backbone.stem(normalise(images, backbone.mean, backbone.std))
-
-
-@torch.inference_mode()
-def predict(run: TrainedRun, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The scores of images uint8 (N, H, W, 3) for the run's classes, float32 (N, K) in 0..1."""
-    size = run.config.settings.batch_size
-    parts = [pixels[start : start + size] for start in range(0, len(pixels), size)]
-    scores = [run.method.predict(prepare_images(run, part)).numpy() for part in parts]
-    return np.concatenate([np.empty((0, len(run.classes)), np.float32), *scores])
+def _as_list(images: Picture | Sequence[Picture]) -> Sequence[Picture]:
+    if isinstance(images, str | Path | Image.Image):
+        return [images]
+    if isinstance(images, np.ndarray):
+        return [images] if images.ndim == 3 else list(images)
+    return images
 
 
 def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple[str, ...], Calibration | None]:
     blank = replace(config, settings=replace(config.settings, weights=None))  # the state holds the weights
     try:
         classes = tuple(str(name) for name in state.values["result"]["classes"])
-        with torch.random.fork_rng(devices=[]):  # what is about to be overwritten starts at random
+        with torch.random.fork_rng(devices=[]):  # initial weights are drawn at random before they are overwritten
             method, _ = prepare_method(blank, len(classes))
             method.load_state(state)
         if sum(method.tagger.sizes) != len(classes):
@@ -128,7 +162,7 @@ def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple
 
 
 def _take_normalisation(backbone: Backbone, weights: str | None) -> None:
-    """Tags of one architecture may differ in normalisation, which no checkpoint holds."""
+    """Use the normalisation of the pretrained weights: it may differ by timm tag, and no checkpoint holds it."""
     if weights is None or backbone.name == SMALL:
         return
     import timm

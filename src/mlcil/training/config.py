@@ -1,33 +1,43 @@
-"""What a run is: every setting with its default, its range and where the paper states it."""
+"""What a run is: every setting with its default, its range and where the paper states it.
+
+The command line builds its options from this module, so it must not import torch: methods are imported when a
+configuration is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ..core.config import as_dict, build, identity, option, option_names
 from ..core.errors import UserError, unknown_name
-from ..data.augmentation import AUGMENTATIONS
-from ..memory.buffer import Budget
-from ..methods.base import Method, MethodConfig
-from ..methods.registry import method_class
+
+if TYPE_CHECKING:
+    from ..methods.base import Method, MethodConfig
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings that all methods share."""
+    """The settings that every run has, whatever its method."""
 
-    method: str = option("krt", "the method, see `mlcil methods`")
-    data: str = option("digits", "the data set, see `mlcil datasets`")
-    images: str | None = option(None, "folder that relative image paths of a table start from")
-    protocol: str = option("B0-C2", "B<base>-C<step>, joint, or class lists a,b|c,d", paper="KRT, section 4.1")
-    order: str | None = option(None, "class order: none (by name), shuffle:SEED, or all names with commas")
-    backbone: str = option("small_conv", "a timm model, or small_conv for small images")
-    weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none")
+    method: str = option("krt", "name of the method, see `mlcil methods`", flag=True)
+    data: str = option("digits", "data set, see `mlcil datasets`", flag=True)
+    images: str | None = option(None, "folder to which the image paths in a table are relative", flag=True)
+    protocol: str = option(
+        "B0-C2",
+        "classes of each session: B<base>-C<step>, joint, or lists of names such as a,b|c,d",
+        paper="KRT, section 4.1",
+        flag=True,
+    )
+    order: str | None = option(
+        None, "class order: none (by name), shuffle:SEED, or all names separated by commas", flag=True
+    )
+    backbone: str = option("small_conv", "name of a timm model, or small_conv for small images", flag=True)
+    weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none", flag=True)
     freeze: str = option("none", "how much of the backbone is frozen: none, a number of stages from the input, or all")
     keep_features: bool = option(
         False, "compute the frozen part once per image and view and keep its output on disk, for all epochs and runs"
@@ -35,43 +45,75 @@ class RunSettings:
     views: int = option(
         4, "views kept of each image with keep_features, the first unaugmented; flip has 2, none has 1", low=1
     )
-    image_size: int = option(224, "images are squashed to this square", low=8, high=4096, paper="KRT, section 4.1")
-    buffer: str = option("0", "exemplars kept: so many per class, or total:N", paper="KRT, section 4.1")
+    image_size: int = option(
+        224,
+        "images are resized to a square with sides of this many pixels",
+        low=8,
+        high=4096,
+        paper="KRT, section 4.1",
+        flag=True,
+    )
+    buffer: str = option("0", "exemplars to keep: a number per class, or total:N", paper="KRT, section 4.1", flag=True)
     validation: float = option(
-        0.0, "part of the images set aside, never trained on, to calibrate scores; 0 sets none aside", low=0, high=0.5
+        0.0, "fraction of the training images held out to calibrate scores; 0 for none", low=0, high=0.5
     )
-    seed: int = option(0, "of all randomness", low=0, high=2**31 - 1)
-    epochs: int = option(20, "per session", low=1, paper="KRT, section 4.1")
-    base_epochs: int | None = option(None, "of the first session, if other than epochs", low=1)
-    batch_size: int = option(64, "images per step, over all devices", low=1, paper="KRT, section 4.1")
-    micro_batch: int | None = option(None, "largest part of a batch computed at once on a device", low=1)
+    seed: int = option(0, "random seed", low=0, high=2**31 - 1, flag=True)
+    epochs: int = option(20, "epochs per session", low=1, paper="KRT, section 4.1", flag=True)
+    base_epochs: int | None = option(None, "epochs of the first session; none for the same as later ones", low=1)
+    batch_size: int = option(64, "images per step, over all devices", low=1, paper="KRT, section 4.1", flag=True)
+    micro_batch: int | None = option(None, "largest part of a batch that a device computes at once", low=1)
     base_lr: float = option(4e-5, "peak learning rate of the first session", low=0, paper="KRT, section 4.1")
-    lr: float = option(1e-4, "peak learning rate of later sessions; 4e-5 on VOC", low=0, paper="KRT, section 4.1")
-    weight_decay: float = option(1e-4, "L2, on tensors of two or more dimensions", low=0, paper="authors' code")
-    warmup: float = option(0.2, "part of a session in which the rate rises", low=0, high=1, paper="authors' code")
-    clip_norm: float | None = option(None, "largest gradient norm", low=0)
-    schedule: str = option(
-        "one_cycle", "the learning rate within a session", choices=("one_cycle", "constant"), paper="authors' code"
+    lr: float = option(
+        1e-4, "peak learning rate of later sessions; the paper uses 4e-5 on VOC", low=0, paper="KRT, section 4.1"
     )
-    ema: float | None = option(None, "decay of a running mean of the weights, used as the result", low=0, high=1)
-    augment: str = option("randaugment", "training augmentation", choices=AUGMENTATIONS, paper="KRT, section 4.1")
-    precision: str = option("32-true", "arithmetic", choices=("32-true", "16-mixed", "bf16-mixed"))
-    on_bad_image: str = option("stop", "when an image cannot be read", choices=("stop", "skip"))
-    accelerator: str = option("auto", "what to compute on", choices=("auto", "cpu", "cuda", "mps"), machine=True)
-    devices: int = option(1, "processes or GPUs on this machine", low=1, machine=True)
-    nodes: int = option(1, "machines", low=1, machine=True)
-    strategy: str = option("auto", "how devices work together", choices=("auto", "ddp"), machine=True)
-    threads: int | None = option(None, "threads of one process", low=1, machine=True)
-    workers: int = option(0, "processes that prepare batches", low=0, machine=True)
+    weight_decay: float = option(1e-4, "L2 penalty on tensors of two or more dimensions", low=0, paper="authors' code")
+    warmup: float = option(
+        0.2, "fraction of a session during which the learning rate rises", low=0, high=1, paper="authors' code"
+    )
+    clip_norm: float | None = option(None, "clip gradients to this norm", low=0)
+    schedule: str = option(
+        "one_cycle",
+        "course of the learning rate within a session",
+        choices=("one_cycle", "constant"),
+        paper="authors' code",
+    )
+    ema: float | None = option(
+        None, "decay of a moving average of the weights, which then becomes the result", low=0, high=1
+    )
+    augment: str = option(
+        "randaugment",
+        "augmentation of training images",
+        choices=("none", "flip", "crop", "randaugment"),
+        paper="KRT, section 4.1",
+    )
+    precision: str = option(
+        "32-true", "floating-point precision", choices=("32-true", "16-mixed", "bf16-mixed"), flag=True
+    )
+    on_bad_image: str = option(
+        "stop",
+        "stop at an image that cannot be read, or skip and list it",
+        choices=("stop", "skip"),
+        flag=True,
+    )
+    accelerator: str = option("auto", "hardware to compute on", choices=("auto", "cpu", "cuda", "mps"), machine=True)
+    devices: int = option(1, "GPUs or processes to use on this machine", low=1, machine=True, flag=True)
+    nodes: int = option(1, "number of machines", low=1, machine=True, flag=True)
+    strategy: str = option("auto", "how devices share the work", choices=("auto", "ddp"), machine=True, flag=True)
+    threads: int | None = option(None, "CPU threads per process", low=1, machine=True)
+    workers: int = option(0, "processes that prepare batches", low=0, machine=True, flag=True)
     cache: str | None = option(
-        "auto", "folder of decoded images and kept features; auto for the user's cache, none for no cache", machine=True
+        "auto",
+        "folder for decoded images and kept features; auto for the user's cache folder, none for no cache",
+        machine=True,
     )
     cache_gb: float = option(50.0, "size limit of the cache in GB", low=0, machine=True)
-    checkpoint_seconds: float = option(300.0, "save at least so often, besides the ends of epochs", low=0, machine=True)
+    checkpoint_seconds: float = option(
+        300.0, "longest time between checkpoints within an epoch, in seconds", low=0, machine=True
+    )
     tensorboard: bool = option(False, "also write TensorBoard events", machine=True)
-    preset: str | None = option(None, "the published row that a report compares the run with", machine=True)
+    preset: str | None = option(None, "published row that a report compares the run with", machine=True)
     bases: str | None = option(
-        None, "folder in which runs share first sessions that are the same; none trains each", machine=True
+        None, "folder through which runs share identical first sessions; none trains each on its own", machine=True
     )
 
     def epochs_of(self, session: int) -> int:
@@ -83,8 +125,8 @@ class RunSettings:
 class RunConfig:
     """A run: the shared settings and the method's own options."""
 
-    settings: RunSettings = field(default_factory=RunSettings)
-    options: MethodConfig = field(default_factory=MethodConfig)
+    settings: RunSettings
+    options: MethodConfig
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values, in the form of config.yaml."""
@@ -92,7 +134,7 @@ class RunConfig:
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:
         """Where a stored configuration asks for another result, as "key: stored -> here"."""
-        # A key that the stored file lacks is younger than the run, which had what is now its default.
+        # Another method's configuration lacks this one's options: they count as their defaults.
         defaults = RunConfig(RunSettings(), type(self.options)())
         then, now = defaults._flat() | flatten(stored), self._flat()
         return [f"{key}: {then[key]!r} -> {value!r}" for key, value in now.items() if then[key] != value]
@@ -102,42 +144,47 @@ class RunConfig:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as one level of keys, a method's own as options.KEY."""
+    """A configuration on one level, with the method's own options as options.KEY."""
     shared = {key: value for key, value in values.items() if key != "options"}
     return shared | {f"options.{key}": value for key, value in (values.get("options") or {}).items()}
 
 
 def make_config(
-    values: Mapping[str, Any], changes: Mapping[str, Any] | None = None, where: str = "settings"
+    values: Mapping[str, Any], changes: Mapping[str, object] | None = None, where: str = "settings"
 ) -> RunConfig:
     """Build and check a configuration.
 
     Arguments:
-        values: settings by name, the method's own under "options", as in config.yaml.
-        changes: further values by name, of either kind, that win over `values`.
-        where: what to call the values in an error.
+        values: settings by name, with the method's own options under "options", as in config.yaml.
+        changes: settings and options by name; they override `values`.
+        where: what an error calls the source of the values.
 
     Raises:
-        UserError: an unknown key or a value out of range.
+        UserError: a key is unknown, or a value is out of range.
     """
+    from ..methods.registry import method_class
+
     shared, own = dict(values), dict(values.get("options") or {})
     shared.pop("options", None)
     method = method_class(str((changes or {}).get("method", shared.get("method", RunSettings().method))))
     names, own_names = option_names(RunSettings), option_names(method.Config)
     if clash := set(names) & set(own_names):
-        raise UserError(f"method {method.name} names an option like a setting of every run: {', '.join(sorted(clash))}")
+        raise UserError(f"method {method.name} has options with the names of settings: {', '.join(sorted(clash))}")
     for key, value in (changes or {}).items():
         if key not in names and key not in own_names:
             raise unknown_name(f"key for method {method.name}", key, (*names, *own_names))
         (shared if key in names else own)[key] = value
     settings = build(RunSettings, {**method.setting_defaults, **shared}, where)
-    _check_buffer(method, Budget.parse(settings.buffer))
+    _check_buffer(method, settings.buffer)
     return RunConfig(settings, build(method.Config, own, f"options of {method.name}"))
 
 
-def _check_buffer(method: type[Method], budget: Budget) -> None:
+def _check_buffer(method: type[Method], buffer: str) -> None:
+    from ..memory.buffer import Budget
+
+    budget = Budget.parse(buffer)
     if budget and method.buffer_use == "none":
-        raise UserError(f"method {method.name} keeps no exemplars; leave out the buffer")
+        raise UserError(f"method {method.name} keeps no exemplars; leave the buffer out")
     if not budget and method.buffer_use == "required":
         raise UserError(f"method {method.name} needs a buffer, such as --buffer 20")
 

@@ -21,6 +21,7 @@ from ..data.images import UNKNOWN, DataSet, LabelledImages
 from ..data.loading import Feed, PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
+from ..data.published import BENCHMARKS
 from ..data.sources import load
 from ..memory.buffer import Budget
 from ..methods.base import Method, Task
@@ -28,9 +29,6 @@ from ..methods.registry import method_class
 from ..models.backbone import Backbone
 from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
-
-BENCHMARK_CLASSES = {"coco": 80, "voc": 20}  # a classifier of so many outputs knows the benchmark's labels
-
 
 Say = Callable[[str], None]
 
@@ -85,10 +83,11 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     torch.manual_seed(derive_seed(Stream.WEIGHTS, settings.seed))
     backbone = Backbone(settings.backbone, settings.image_size)
     kind = settings.data.partition(":")[0]
-    known = BENCHMARK_CLASSES.values() if kind in BENCHMARK_CLASSES else ()  # COCO's labels include VOC's
+    # A classifier with as many outputs as a benchmark has classes knows its labels; COCO's include those of VOC.
+    known = {one.classes for one in BENCHMARKS.values()} if kind in BENCHMARKS else set()
     file = load_weights(backbone, settings.weights, {classes, *known})
     backbone.freeze(settings.freeze)
-    benchmark = kind if BENCHMARK_CLASSES.get(kind) == classes else None
+    benchmark = kind if kind in BENCHMARKS and BENCHMARKS[kind].classes == classes else None
     task = Task(benchmark, classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
     if method.tagger.enters_backbone and backbone.has_stem:
