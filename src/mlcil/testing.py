@@ -29,11 +29,12 @@ from torch import Tensor
 
 from .core.config import build, option_names
 from .core.errors import UserError
+from .core.state import State, part_of
 from .data.images import DataSet
 from .data.loading import Batch
 from .data.protocol import Protocol, Session, make_protocol
 from .memory.buffer import Budget
-from .methods.base import Method, MethodConfig, State
+from .methods.base import Method, MethodConfig
 from .methods.finetune import FineTuning
 from .methods.registry import all_methods
 from .training import prepare
@@ -168,9 +169,11 @@ def _check_round_trip(trial: _Trial, file: Path) -> Method:
     """
     method, _ = prepare.prepare_method(trial.config(), _data(trial).total_classes)
     tensors, values = load_state(file)
-    method.load_state(State(tensors, values))
+    tensors = part_of(tensors, "method.")
+    method.load_state(State(tensors, values["method"]))
     loaded = method.state()
-    trial.expect(loaded.tensors.keys() <= tensors.keys(), "load_state adds nothing to what state has saved")
+    trial.expect(loaded.values == values["method"], "its saved values survive the disk")
+    trial.expect(loaded.tensors.keys() == tensors.keys(), "what is loaded has the tensors that were saved")
     for name, value in loaded.tensors.items():
         trial.expect(torch.equal(value.cpu(), tensors[name]), f"state of {name} survives the disk to the bit")
         trial.expect(memory_order(value) == memory_order(tensors[name]), f"{name} keeps its memory layout on the disk")
@@ -337,7 +340,7 @@ def _state(folder: Path) -> dict[str, Tensor]:
 
 
 def _tagger(folder: Path) -> dict[str, Tensor]:
-    return {key: value for key, value in _state(folder).items() if key.startswith("tagger.")}
+    return part_of(_state(folder), "method.tagger.")
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

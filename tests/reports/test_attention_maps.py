@@ -10,6 +10,7 @@ import yaml
 from PIL import Image
 
 from mlcil.core.errors import UserError
+from mlcil.core.state import prefixed
 from mlcil.evaluation.results import evaluate
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, Tagger
@@ -49,6 +50,7 @@ def stored(method, folder, **changes):
     if method == "krt":
         run.method.rates = [0.5] * len(SIZES)
     tensors, values = run.method.state()
+    tensors, values = prefixed("method.", tensors), {"method": values}
     result = evaluate(np.eye(7), np.eye(7), 3, CLASSES, 5, [], 20, 1.0, {})
     for number in (1, 2, 3):
         save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, values | {"result": asdict(result)})

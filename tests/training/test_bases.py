@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):
 
 def test_the_check_of_methods_finds_a_false_promise(tmp_path):
     from mlcil.methods.finetune import FineTuning
-    from mlcil.testing import _Trial, _known
+    from mlcil.testing import _known, _Trial
 
     class Boasting(FineTuning):
         name = "boasting"

@@ -14,7 +14,7 @@ from ..data.images import PRESENT, UNKNOWN
 from ..data.protocol import Session
 from ..memory.buffer import SELECTIONS, Budget, Memory, make_memory
 from ..models.backbone import Backbone
-from .base import Inference, Method, MethodConfig, State, Task, TrainingSet, part_of, prefixed
+from .base import Inference, Method, MethodConfig, Task, TrainingSet
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Rehearsal(Method):
     """
 
     buffer_use = "optional"
+    saved: ClassVar[tuple[str, ...]] = ("buffer",)
     Config = RehearsalConfig
     config: RehearsalConfig
     draws: ClassVar[int] = 1  # independent draws beside each batch with `replay: paired`
@@ -134,14 +135,3 @@ class Rehearsal(Method):
     def exemplar_count(self) -> int:
         """How many images of earlier sessions can still be seen."""
         return len(self.buffer)
-
-    def state(self) -> State:
-        """The model's state and the buffer."""
-        state = super().state()
-        tensors, values = self.buffer.state()
-        return State(state.tensors | prefixed("buffer.", tensors), state.values | {"buffer": values})
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self.buffer.load_state(part_of(state.tensors, "buffer."), state.values["buffer"])

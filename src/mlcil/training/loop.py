@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.randomness import derive_seed
+from ..core.state import part_of, prefixed
 from ..data.loading import Batch, BatchSource, plan_epoch, shard
-from ..methods.base import LOSS_SCALE, Method, TrainingSet, part_of, prefixed
+from ..methods.base import LOSS_SCALE, Method, TrainingSet
 from .config import RunSettings
 from .inference import gather_rows
 from .optimiser import WeightAverage, load_optimiser_state, make_optimiser, optimiser_state, set_rate
