@@ -272,11 +272,7 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
     """
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        for one, _ in cases:
-            if one.__module__ == "__main__" or "<locals>" in one.__qualname__:
-                raise UserError(f"method {one.name}: put its class at the top of a module that can be imported")
-        listed = [[one.__module__, one.__qualname__, dict(values)] for one, values in cases]
-        (folder / "cases.json").write_text(json.dumps(listed))
+        (folder / "cases.json").write_text(json.dumps([[*_address(one), dict(values)] for one, values in cases]))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         paths = os.pathsep.join(sys.path)
         done = subprocess.run(
@@ -292,13 +288,22 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
                 raise AssertionError(f"method {method.name}: it runs in two processes\n{done.stderr[-3000:]}")
 
 
+def _address(method: type[Method]) -> tuple[str, str]:
+    """The module and name by which another process finds a class; no module for one that the registry has."""
+    if all_methods().get(method.name) is method:
+        return "", method.name
+    if method.__module__ == "__main__" or "<locals>" in method.__qualname__:
+        raise UserError(f"method {method.name}: put its class at the top of a module that can be imported")
+    return method.__module__, method.__qualname__
+
+
 def _run_cases(folder: Path) -> None:
     """What each of the two processes does."""
     import importlib
 
     for number, (module, name, values) in enumerate(json.loads((folder / "cases.json").read_text())):
-        method: Any = importlib.import_module(module)
-        for part in name.split("."):
+        method: Any = importlib.import_module(module) if module else all_methods()[name]
+        for part in name.split(".") if module else ():
             method = getattr(method, part)
         with _known(method):
             config = _config(method, {**values, "devices": 2, "strategy": "ddp", "epochs": 1})

@@ -182,8 +182,8 @@ def test_the_output_of_the_unknown_class_starts_anew_each_session_and_scores_not
     assert not torch.equal(method.tagger.unknown.rows.weight, trained)
     assert (method.tagger.unknown.norm.weight == 1).all()
     assert method.predict(world.images).shape[1] == 4
-    assert not method.shares_base()
-    assert make(world).shares_base()
+    assert not method.base_is_finetuning
+    assert make(world).base_is_finetuning
     assert "unknown" not in dict(make(world, unknown=1.0, ica=False).tagger.named_children())
 
 

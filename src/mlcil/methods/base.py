@@ -95,15 +95,13 @@ class Method:
     is_joint: ClassVar[bool] = False  # sees all classes in one session
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     setting_defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
-    base_is_finetuning: ClassVar[bool] = (
-        False  # its first session is fine-tuning's: runs may share it; `check_method` tries it
-    )
+    # Whether training in the first session is fine-tuning and leaves nothing but the trained model, so that runs may
+    # share it; `check_method` tries it.
+    base_is_finetuning: bool = False
     saved: ClassVar[
         tuple[str, ...]
     ] = ()  # attributes that it adds to the state; see `core.state` for what they may hold
-    finetuning_options: ClassVar[Mapping[str, Any] | None] = (
-        None  # options that make it fine-tuning, if kept without a buffer
-    )
+    finetuning_options: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         self.config, self.task, self.budget = config, task, budget
@@ -171,10 +169,6 @@ class Method:
     def thresholds(self) -> NDArray[np.float64] | None:
         """(K,) above which `predict` says that a class is present, if the method knows better than a common one."""
         return None
-
-    def shares_base(self) -> bool:
-        """Whether training in the first session is fine-tuning and leaves no trace but the trained model."""
-        return self.base_is_finetuning
 
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
         """(N, K_old) which old classes the session's N images are taken to show, un-augmented; None without."""

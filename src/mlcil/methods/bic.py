@@ -127,14 +127,11 @@ class BiC(Rehearsal):
         logits = self.tagger(images).logits.float()
         return torch.sigmoid(corrected(logits, self.tagger.sizes[-1], self.correction))
 
-    def exemplar_count(self) -> int:
-        """With those set aside."""
-        return len(self.buffer) + len(self.validation)
-
     def notes(self) -> dict[str, float]:
         """With the correction and the images that it was fitted on."""
         alpha, beta = self.correction
-        return super().notes() | {"held_out": len(self.validation), "alpha": alpha, "beta": beta}
+        kept = {"exemplars": len(self.buffer) + len(self.validation), "held_out": len(self.validation)}
+        return super().notes() | kept | {"alpha": alpha, "beta": beta}
 
 
 def _at_most_half(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -87,7 +87,7 @@ class KRT(Rehearsal):
     Config = KRTConfig
     config: KRTConfig
     base_is_finetuning = True
-    finetuning_options = {"dpl": False, "ica": False}
+    finetuning_options = {"dpl": False, "ica": False, "kd": False}
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.width % config.heads:

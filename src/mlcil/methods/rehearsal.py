@@ -58,14 +58,12 @@ class Rehearsal(Method):
     def __init__(self, config: RehearsalConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         super().__init__(config, backbone, task, budget)
         self.buffer = self.make_buffer(budget)
+        if self.buffer.is_streaming:  # it is filled during the first session, which then leaves more than the model
+            self.base_is_finetuning = False
 
     def make_buffer(self, budget: Budget) -> Memory:
         """The memory, by the `selection` option."""
         return make_memory(self.config.selection, budget, self.config.exemplar_labels == "stored_onwards")
-
-    def shares_base(self) -> bool:
-        """A memory that is filled during training is a trace."""
-        return super().shares_base() and not self.buffer.is_streaming
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow the model, and label exemplars with the new classes where that is allowed."""
@@ -130,8 +128,4 @@ class Rehearsal(Method):
 
     def notes(self) -> dict[str, Any]:
         """How many exemplars there are."""
-        return super().notes() | ({"exemplars": self.exemplar_count()} if self.budget else {})
-
-    def exemplar_count(self) -> int:
-        """How many images of earlier sessions can still be seen."""
-        return len(self.buffer)
+        return super().notes() | ({"exemplars": len(self.buffer)} if self.budget else {})

@@ -244,7 +244,7 @@ class _Run:
 
     def _shared_base(self, session: Session, training: TrainingSet, is_new: bool) -> SharedBase | None:
         """Where the session is shared, if it is one that can be."""
-        if session.number > 1 or self.settings.bases is None or not self.method.shares_base():
+        if session.number > 1 or self.settings.bases is None or not self.method.base_is_finetuning:
             return None
         if is_new:  # later the model is no longer the one to be named
             self._base = base_name(self.method, session, training, self.settings, self.fabric)
