@@ -25,10 +25,11 @@ from scores import literal_threshold
 from sklearn.metrics import average_precision_score
 
 from mlcil.core.randomness import Stream, derive_seed
+from mlcil.core.state import State, part_of
 from mlcil.data.images import PRESENT, DataSet, LabelledImages
 from mlcil.data.loading import plan_epoch
 from mlcil.data.sources import load
-from mlcil.methods.base import LOSS_SCALE, State, frozen_copy
+from mlcil.methods.base import LOSS_SCALE, frozen_copy
 from mlcil.methods.krt import KRT
 from mlcil.methods.pseudo_labels import TOLERANCE
 from mlcil.training.config import RunConfig, make_config
@@ -130,7 +131,8 @@ class LiteralSession:
         self.paths = [data.protocol.data.train.paths[row] for row in self.session.indices]
         made, _ = prepare_method(config, data.total_classes)
         assert isinstance(made, KRT)
-        made.load_state(State(*load_state(first)))
+        tensors, values = load_state(first)
+        made.load_state(State(part_of(tensors, "method."), values["method"]))
         made.teacher = frozen_copy(made.tagger)
         torch.manual_seed(derive_seed(Stream.BEFORE_SESSION, config.settings.seed, 2))  # as a run does, for what is new
         made.tagger.grow(CLASSES)

@@ -57,7 +57,7 @@ def after(sums: Statistics, number: int, features: torch.Tensor, told: torch.Ten
 
 def size(sums: Statistics) -> int:
     """Bytes that are kept."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in sums.state()[0].values())
+    return sum(value.numel() * value.element_size() for value in vars(sums).values() if isinstance(value, torch.Tensor))
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from mlcil import testing as checks
+from mlcil.core.state import State
 from mlcil.data.loading import Batch
 from mlcil.data.protocol import Protocol, Session
-from mlcil.methods.base import Inference, Method, State
+from mlcil.methods.base import Inference, Method
 from mlcil.methods.er import ER
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.lwf import LwF
@@ -127,15 +128,12 @@ class TurnsItsState(FineTuning):
     """Reads a matrix back with its rows contiguous, which had its columns contiguous."""
 
     name = "turns_its_state"
+    saved = ("matrix",)
     matrix = torch.ones(2, 3).T
-
-    def state(self) -> State:
-        tensors, values = super().state()
-        return State(tensors | {"matrix": self.matrix}, values)
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        self.matrix = state.tensors["matrix"].contiguous()
+        self.matrix = self.matrix.contiguous()
 
 
 @pytest.mark.parametrize(

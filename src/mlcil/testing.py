@@ -29,11 +29,12 @@ from torch import Tensor
 
 from .core.config import build, option_names
 from .core.errors import UserError
+from .core.state import State, part_of
 from .data.images import DataSet
 from .data.loading import Batch
 from .data.protocol import Protocol, Session, make_protocol
 from .memory.buffer import Budget
-from .methods.base import Method, MethodConfig, State
+from .methods.base import Method, MethodConfig
 from .methods.finetune import FineTuning
 from .methods.registry import all_methods
 from .training import prepare
@@ -168,9 +169,11 @@ def _check_round_trip(trial: _Trial, file: Path) -> Method:
     """
     method, _ = prepare.prepare_method(trial.config(), _data(trial).total_classes)
     tensors, values = load_state(file)
-    method.load_state(State(tensors, values))
+    tensors = part_of(tensors, "method.")
+    method.load_state(State(tensors, values["method"]))
     loaded = method.state()
-    trial.expect(loaded.tensors.keys() <= tensors.keys(), "load_state adds nothing to what state has saved")
+    trial.expect(loaded.values == values["method"], "its saved values survive the disk")
+    trial.expect(loaded.tensors.keys() == tensors.keys(), "what is loaded has the tensors that were saved")
     for name, value in loaded.tensors.items():
         trial.expect(torch.equal(value.cpu(), tensors[name]), f"state of {name} survives the disk to the bit")
         trial.expect(memory_order(value) == memory_order(tensors[name]), f"{name} keeps its memory layout on the disk")
@@ -270,11 +273,7 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
     """
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        for one, _ in cases:
-            if one.__module__ == "__main__" or "<locals>" in one.__qualname__:
-                raise UserError(f"method {one.name}: put its class at the top of a module that can be imported")
-        listed = [[one.__module__, one.__qualname__, dict(values)] for one, values in cases]
-        (folder / "cases.json").write_text(json.dumps(listed))
+        (folder / "cases.json").write_text(json.dumps([[*_address(one), dict(values)] for one, values in cases]))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         paths = os.pathsep.join(sys.path)
         done = subprocess.run(
@@ -290,13 +289,22 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
                 raise AssertionError(f"method {method.name}: it runs in two processes\n{done.stderr[-3000:]}")
 
 
+def _address(method: type[Method]) -> tuple[str, str]:
+    """The module and name by which another process finds a class; no module for one that the registry has."""
+    if all_methods().get(method.name) is method:
+        return "", method.name
+    if method.__module__ == "__main__" or "<locals>" in method.__qualname__:
+        raise UserError(f"method {method.name}: put its class at the top of a module that can be imported")
+    return method.__module__, method.__qualname__
+
+
 def _run_cases(folder: Path) -> None:
     """What each of the two processes does."""
     import importlib
 
     for number, (module, name, values) in enumerate(json.loads((folder / "cases.json").read_text())):
-        method: Any = importlib.import_module(module)
-        for part in name.split("."):
+        method: Any = importlib.import_module(module) if module else all_methods()[name]
+        for part in name.split(".") if module else ():
             method = getattr(method, part)
         with _known(method):
             config = _config(method, {**values, "devices": 2, "strategy": "ddp", "epochs": 1})
@@ -338,7 +346,7 @@ def _state(folder: Path) -> dict[str, Tensor]:
 
 
 def _tagger(folder: Path) -> dict[str, Tensor]:
-    return {key: value for key, value in _state(folder).items() if key.startswith("tagger.")}
+    return part_of(_state(folder), "method.tagger.")
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

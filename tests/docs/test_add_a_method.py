@@ -46,7 +46,7 @@ def test_the_example_holds_the_backbone(example: type[Method], tmp_path: Path) -
         with checks._known(example):
             run(make_config({**checks.TINY, "method": "anchored"}, {"pull": pull}), out)
         first, last = (load_file(out / f"session-0{number}" / "state.safetensors") for number in (1, 2))
-        weights = [key for key in first if key.startswith("tagger.backbone.") and key.endswith("weight")]
+        weights = [key for key in first if key.startswith("method.tagger.backbone.") and key.endswith("weight")]
         return sum(float(torch.dist(first[key], last[key])) for key in weights)
 
     assert moved(100.0) < 0.5 * moved(0.0)

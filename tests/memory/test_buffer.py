@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -208,19 +207,3 @@ def test_features_are_asked_once_for_the_session_alone():
         buffer.open_session(session)
         buffer.close_session(session, features, np.random.default_rng(0))
     assert asked == [[0, 1, 4], [0, 1, 2, 3, 4]]
-
-
-@pytest.mark.parametrize("budget", [Budget(per_class=3), Budget(total=7)])
-@pytest.mark.parametrize("done", [0, 1, 2])
-def test_state_round_trip(budget, done):
-    all_sessions = sessions(random_labels(3, 40, 6), "B0-C2")
-    buffer, other = ExemplarBuffer(budget), ExemplarBuffer(budget)
-    run(buffer, all_sessions[:done])
-    tensors, values = buffer.state()
-    other.load_state({key: value.clone() for key, value in tensors.items()}, values)
-    assert all(isinstance(value, torch.Tensor) for value in tensors.values())
-    for one in (buffer, other):
-        run(one, all_sessions[done:])
-    assert np.array_equal(buffer.indices, other.indices)
-    assert np.array_equal(buffer.labels, other.labels)
-    assert [one.tolist() for one in buffer.chosen] == [one.tolist() for one in other.chosen]

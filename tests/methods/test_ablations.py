@@ -48,20 +48,6 @@ def test_one_option_differs_from_krt(name):
     assert getattr(make_config({"method": name}, {option: str(not value)}).options, option) is not value
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_row_is_krt_with_that_option(world, name):
-    option, value = CHANGED[name]
-    found = []
-    for row, options in ((name, {}), ("krt", {option: value})):
-        method = world.make(row, **options)
-        for session in world.sessions()[:2]:
-            torch.manual_seed(session.number)
-            world.learn(session, steps=2)
-        found.append(method.tagger.state_dict())
-    assert set(found[0]) == set(found[1])
-    assert all(torch.equal(found[1][key], one) for key, one in found[0].items())
-
-
 def trained(world, name, **options):
     method = world.make(name, **options)
     for session in world.sessions():
@@ -86,10 +72,3 @@ def test_without_ica_an_unreachable_threshold_gives_the_plain_trainer(world, pse
     set_threshold(monkeypatch, 0.0)
     always = trained(world, "krt_without_ica", pseudo=pseudo)
     assert not torch.equal(always["heads.0.weight"], plain["heads.0.weight"])
-
-
-@pytest.mark.parametrize("name", CHANGED)
-def test_plain_options_make_it_fine_tuning_step_for_step(world, name):
-    plain, ours = trained(world, "ft"), trained(world, name, **method_class(name).finetuning_options)
-    assert set(ours) == set(plain)
-    assert all(torch.equal(ours[key], one) for key, one in plain.items())

@@ -1,6 +1,5 @@
 """The analytic learner: sessions give what all images at once give, and scores come with their meaning."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from mlcil.core.errors import UserError
 from mlcil.evaluation.metrics import average_precision, f1_scores
 from mlcil.methods.analytic import balanced_weights
-from mlcil.methods.base import State
 from mlcil.models.ridge import choose_ridge, score_calibration, solve
 from mlcil.models.statistics import merged, without
 from mlcil.training.config import make_config
@@ -88,35 +86,6 @@ def test_the_base_may_train_in_the_first_session_alone(world, base):
     method.after_session(second, world.infer)
     assert all(torch.equal(method.tagger.backbone.state_dict()[name], value) for name, value in after.items())
     assert method.predict(world.images).shape == (24, 4)
-    state = method.state()
-    other = world.make("analytic", base=base, width=16, heads=4, **SMALL)
-    other.load_state(State(dict(state.tensors), json.loads(json.dumps(state.values))))
-    with torch.no_grad():
-        method.tagger.eval(), other.tagger.eval()
-        assert torch.equal(method.predict(world.images), other.predict(world.images))
-
-
-def test_a_resumed_learner_goes_on_to_the_bit(world):
-    sessions = world.sessions()
-    method = world.make("analytic", **SMALL)
-    for session in sessions[:2]:
-        method.before_session(session, world.infer)
-        torch.manual_seed(session.number)
-        method.after_session(session, world.infer)
-    state = method.state()
-    other = world.make("analytic", **SMALL)
-    other.load_state(State({k: v.clone() for k, v in state.tensors.items()}, json.loads(json.dumps(state.values))))
-    found = []
-    for one in (method, other):
-        world.method = one
-        one.before_session(sessions[2], world.infer)
-        torch.manual_seed(3)
-        one.after_session(sessions[2], world.infer)
-        found.append(one.state())
-    assert found[0].values == found[1].values
-    assert found[0].tensors.keys() == found[1].tensors.keys()
-    for name, value in found[0].tensors.items():
-        torch.testing.assert_close(found[1].tensors[name], value, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"base": "finetune"}, {"balance": 1.0}, {"pseudo_above": 0.5}])

@@ -1,6 +1,5 @@
 """BiC: shared-out losses, images set aside, and a correction that cannot change how a class ranks images."""
 
-import json
 import math
 
 import numpy as np
@@ -394,34 +393,3 @@ def test_without_an_image_set_aside_nothing_is_corrected(world, budget, held_out
     method.tagger.eval()
     with torch.no_grad():
         assert torch.equal(method.predict(world.images), torch.sigmoid(method.tagger(world.images).logits))
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_state_round_trip(world, finished):
-    method, session = opened(world, 2)
-    world.train(session, 1)
-    method.after_session(session, world.infer)
-    third = world.sessions()[2]
-    if not finished:
-        method.before_session(third, world.infer)
-        world.train(third, 1)
-    state = method.state()
-    tensors = {name: value.detach().clone() for name, value in state.tensors.items()}
-    other = world.make("bic", Budget(per_class=5))
-    other.load_state(type(state)(tensors, json.loads(json.dumps(state.values))))
-    assert (other.correction, other.old_correction) == (method.correction, method.old_correction)
-    assert (method.old_correction != (1.0, 0.0)) == (not finished)
-    for name in ("indices", "labels"):
-        for ours, theirs in ((method.buffer, other.buffer), (method.validation, other.validation)):
-            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
-    for one in (method, other):
-        world.method = one
-        torch.manual_seed(5)
-        if finished:
-            one.before_session(third, world.infer)
-        world.train(third, 1)
-        one.after_session(third, world.infer)
-        one.tagger.eval()
-    assert method.correction == other.correction
-    with torch.no_grad():
-        assert torch.equal(method.predict(world.images), other.predict(world.images))

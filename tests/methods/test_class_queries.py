@@ -1,9 +1,7 @@
 """KRT with a query per class: what is lost, what is frozen, what is remembered."""
 
 import copy
-import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +10,6 @@ from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.losses.cosine import token_loss
 from mlcil.losses.reweighting import reweighted_loss
-from mlcil.memory.buffer import Budget
 from mlcil.methods.base import Method
 from mlcil.methods.class_queries import ClassQueries, absent_mixture
 from mlcil.methods.pseudo_labels import fill_unknown
@@ -114,37 +111,6 @@ def test_queries_can_be_left_out(world, ica):
     assert set(method.losses(world.batch(session))) == {"classification", "kd"} | ({"token"} if ica else set())
 
 
-@pytest.mark.parametrize("finished", [False, True])
-def test_state_round_trip(world, finished):
-    budget, options = Budget(per_class=2), {"token_weight": 5.0, "layers": 2, "unknown": 1.0}
-    method, session = opened(world, 2, budget, **options)
-    world.train(session, 2)
-    if finished:
-        method.after_session(session, world.infer)
-    state = method.state()
-    tensors = {key: value.detach().clone() for key, value in state.tensors.items()}
-    other = make(world, budget, **options)
-    other.load_state(type(state)(tensors, json.loads(json.dumps(state.values))))
-    again = other.state()
-    assert again.values == state.values
-    assert again.tensors.keys() == tensors.keys()
-    assert all(torch.equal(again.tensors[key], value) for key, value in tensors.items())
-    assert [p.requires_grad for p in method.tagger.parameters()] == [p.requires_grad for p in other.tagger.parameters()]
-    following = world.sessions()[2 if finished else 1]
-    for one in (method, other):
-        world.method = one
-        torch.manual_seed(1)
-        if finished:
-            one.before_session(following, world.infer)
-        torch.manual_seed(2)
-        world.train(following, 2)
-        one.after_session(following, world.infer)
-    with torch.no_grad():
-        assert torch.equal(method.tagger.eval()(world.images).logits, other.tagger.eval()(world.images).logits)
-    assert torch.equal(method.recall.confidence, other.recall.confidence)
-    assert np.array_equal(method.buffer.indices, other.buffer.indices)
-
-
 def literal_mixture(embeddings, labels, draws):
     """One image (K, d), (K,), (K,): class by class."""
     present, absent = ([k for k, label in enumerate(labels.tolist()) if label == sign] for sign in (1, 0))
@@ -216,8 +182,8 @@ def test_the_output_of_the_unknown_class_starts_anew_each_session_and_scores_not
     assert not torch.equal(method.tagger.unknown.rows.weight, trained)
     assert (method.tagger.unknown.norm.weight == 1).all()
     assert method.predict(world.images).shape[1] == 4
-    assert not method.shares_base()
-    assert make(world).shares_base()
+    assert not method.base_is_finetuning
+    assert make(world).base_is_finetuning
     assert "unknown" not in dict(make(world, unknown=1.0, ica=False).tagger.named_children())
 
 

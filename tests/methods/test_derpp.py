@@ -1,6 +1,5 @@
 """DER++: stored logits of their time, two independent draws, and the original's reservoir."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -388,35 +387,6 @@ def test_the_logits_of_a_step_carry_no_gradient(world):
     logits, known = method.logits.get(torch.from_numpy(first.indices), 2)
     assert known.all()
     assert not logits.requires_grad
-
-
-@pytest.mark.parametrize("selection", ["herding", "reservoir"])
-def test_state_round_trip(world, selection):
-    method, session = opened(world, selection=selection, steps=1)
-    if selection == "reservoir":
-        method, _ = streamed(world, sessions=2)
-    else:
-        world.train(session, 1)
-        method.after_session(session, world.infer)
-    state = method.state()
-    tensors = {name: value.detach().clone() for name, value in state.tensors.items()}
-    other = world.make("derpp", method.budget, selection=selection)
-    other.load_state(type(state)(tensors, json.loads(json.dumps(state.values))))
-    held = method.buffer.indices.tolist()
-    assert held == other.buffer.indices.tolist()
-    assert held
-    for index in range(24):
-        assert stored_of(method, index) == stored_of(other, index)
-    third = world.sessions()[2]
-    for one in (method, other):
-        torch.manual_seed(3)
-        one.before_session(third, world.infer)
-        one.draw(one.training_set(third), [np.arange(4)], 0, np.random.default_rng(0))
-        one.tagger.eval()
-    batch = replayed(world, method, third)
-    ours, theirs = method.losses(batch), other.losses(batch)
-    assert set(ours) == {"classification", "logits", "replay"}
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_an_image_taken_again_is_replayed_with_what_was_said_before(world):

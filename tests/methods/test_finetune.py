@@ -94,16 +94,3 @@ def test_a_buffer_is_refused_in_one_line(name, buffer):
         make_config({"method": name, "buffer": buffer})
     assert len(str(error.value).splitlines()) == 1
     assert make_config({"method": name, "buffer": "0"}).settings.method == name
-
-
-def test_state_round_trip(world):
-    sessions = world.sessions()
-    method = world.make("ft")
-    for session in sessions[:2]:
-        world.learn(session)
-    state = method.state()
-    other = world.make("ft")
-    other.load_state(state)
-    with torch.no_grad():
-        assert torch.equal(method.tagger.eval()(world.images).logits, other.tagger.eval()(world.images).logits)
-    assert other.tagger.sizes == [2, 2]

@@ -1,7 +1,5 @@
 """L2P: the transformer never changes, old heads learn from exemplars alone, and keys from new images alone."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -181,21 +179,6 @@ def test_a_prediction_does_not_depend_on_the_other_images(world):
         alone = torch.cat([method.predict(image[None]) for image in world.images])
     assert together.shape == (24, 4)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("budget", [None, SOME])
-def test_a_resumed_session_trains_the_same_parameters(world, budget):
-    method, session = opened(world, 3, budget)
-    world.train(session, 1)
-    state = method.state()
-    tensors = copied(state.tensors)
-    other = world.make("l2p", budget, **SHAPE)
-    other.load_state(type(state)(tensors, json.loads(json.dumps(state.values))))
-    flags = [{name: p.requires_grad for name, p in one.tagger.named_parameters()} for one in (method, other)]
-    assert flags[0] == flags[1]
-    batch = world.batch(session, method=method)
-    ours, theirs = method.losses(batch), other.losses(batch)
-    assert all(torch.equal(ours[key], theirs[key]) for key in ("classification", "pull"))
 
 
 def test_the_recipe_arrives_and_can_be_changed():

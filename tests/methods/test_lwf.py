@@ -175,17 +175,3 @@ def test_training_leaves_the_teacher_as_it_is(world):
     world.train(session, 3)
     assert not method.teacher.training
     assert all(torch.equal(value, before[name]) for name, value in method.teacher.state_dict().items())
-
-
-def test_a_state_within_a_session_carries_the_teacher(world):
-    method, session = opened(world)
-    world.train(session, 2)
-    state = method.state()
-    other = world.make("lwf")
-    other.load_state(state)
-    batch = world.batch(session)
-    for one in (method, other):
-        one.tagger.eval()
-    ours, theirs = method.losses(batch), other.losses(batch)
-    assert set(ours) == set(theirs) == {"classification", "distillation"}
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

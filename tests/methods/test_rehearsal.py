@@ -1,7 +1,5 @@
 """What a memory shows again: which images, how often, with which labels, and the same after an interruption."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -121,29 +119,6 @@ def test_the_same_generator_gives_the_same_draws(world):
     assert as_lists(drawn(method, session)) == as_lists(drawn(method, session))
     assert as_lists(drawn(method, session)) != as_lists(drawn(method, session, seed=1))
     assert as_lists(drawn(method, session, [0])) != as_lists(drawn(method, session, [1]))
-
-
-@pytest.mark.parametrize(
-    ("name", "selection"), [*(("er", selection) for selection in STREAMS), ("prs", "prs"), ("ocdm", "ocdm")]
-)
-@pytest.mark.parametrize("budget", [Budget(per_class=2), Budget(total=5)])
-def test_a_resumed_session_finds_the_same_draws_and_memory(world, name, selection, budget):
-    method, session = opened(world, budget=budget, name=name, selection=selection)
-    first = drawn(method, session, [0, 1])
-    state = method.state()  # saved in the midst of the session
-    tensors = {key: value.detach().clone() for key, value in state.tensors.items()}
-    values = json.loads(json.dumps(state.values))
-    first += drawn(method, session, [2])
-    method.after_session(session, world.infer)
-    resumed = world.make(name, budget, selection=selection)
-    resumed.load_state(type(state)(tensors, values))
-    assert as_lists(drawn(resumed, session, [0, 1, 2])) == as_lists(first)
-    resumed.after_session(session, world.infer)
-    (ours, plain), (theirs, other_plain) = method.buffer.state(), resumed.buffer.state()
-    assert plain == other_plain
-    assert plain["seen"] > 0
-    assert set(ours) == set(theirs) == {"indices", "labels", "counts"}
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 @pytest.mark.parametrize("selection", ["herding", "random"])

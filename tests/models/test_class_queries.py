@@ -105,13 +105,11 @@ def test_growing_leaves_old_embeddings_bit_equal(batch, width, heads, layers, th
 
 @READINGS
 @LAYERS
-def test_maps_and_weights_are_those_of_the_literal_softmax(layers, attend_to_query):
+def test_weights_are_those_of_the_literal_softmax(layers, attend_to_query):
     attention = made((2, 3), grid=(2, 3), layers=layers, attend_to_query=attend_to_query)
     features = gaussian(4, 4, 6, 2, 3)
     _, expected = literal(attention, features)  # (B, K, heads, P + 1 or 0)
-    maps, weights = attention.maps(features), attention.weights(features)
-    assert maps.shape == (5, 4, 2, 3)
-    torch.testing.assert_close(maps.flatten(2), expected[..., :6].mean(2).transpose(0, 1), rtol=1e-4, atol=1e-6)
+    weights = attention.weights(features)
     assert weights.shape == (2, 4, 4, 7 if attend_to_query else 6)
     torch.testing.assert_close(weights[1], expected[:, 2:].mean(1), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, 4))
@@ -144,7 +142,7 @@ def test_positions_are_interpolated_for_another_size():
     attention = made((2,), grid=(4, 4))
     features = gaussian(8, 2, 6, 6, 5)
     assert attention(features)[0].shape == (2, 2, 16)
-    assert attention.maps(features).shape == (2, 2, 6, 5)
+    assert attention.weights(features).shape == (1, 2, 4, 31)
 
 
 def test_queries_start_small_and_unlike_each_other():
@@ -167,37 +165,6 @@ def test_each_row_of_a_head_reads_its_own_embedding():
 def tagger(layers=1):
     torch.manual_seed(0)
     return Tagger(Backbone("small_conv", 32), AttentionShape(16, 4, per_class=True, layers=layers))
-
-
-@LAYERS
-def test_a_tagger_grows_and_leaves_old_scores_bit_equal(layers):
-    model, images = tagger(layers), gaussian(10, 3, 3, 32, 32)
-    model.grow(2)
-    model.eval()
-    with torch.no_grad():
-        before = model(images)
-        for classes in (3, 1):
-            model.grow(classes)
-            model.eval()
-            after = model(images)
-            old = before.logits.shape[1]
-            assert after.logits.shape == (3, old + classes)
-            assert after.embeddings.shape == (3, old + classes, 16)
-            assert torch.equal(after.logits[:, :old], before.logits)
-            assert torch.equal(after.embeddings[:, :old], before.embeddings)
-            before = after
-    assert before.logits.std() > 0
-
-
-def test_a_tagger_freezes_old_queries_and_heads():
-    model = tagger()
-    for classes in (2, 3, 1):
-        model.grow(classes)
-    model.freeze_old_sessions()
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    heads = {name for name, _ in model.named_parameters() if name.startswith(("heads.0.", "heads.1."))}
-    assert len(heads) == 8
-    assert frozen == heads | {"attention.queries.0", "attention.queries.1"}
 
 
 def test_autocast_gives_reduced_precision():

@@ -77,7 +77,7 @@ def test_the_chosen_strength_is_the_best_of_the_ladder():
     sums, _, _ = made(1, images=40, width=30, noise=3.0)
     best = choose_ridge(sums)
     assert all(solve(sums, best.ridge * LADDER**step).error >= best.error for step in (-1, 1))
-    unit = float(sums.gram.diagonal()[:-1].mean())
+    unit = float(sums.matrix().diagonal()[:-1].mean())
     assert np.log2(best.ridge / unit) == pytest.approx(round(np.log2(best.ridge / unit)))
 
 

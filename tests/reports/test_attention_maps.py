@@ -10,6 +10,7 @@ import yaml
 from PIL import Image
 
 from mlcil.core.errors import UserError
+from mlcil.core.state import prefixed
 from mlcil.evaluation.results import SessionFacts, evaluate
 from mlcil.evaluation.scores import ScoredImages
 from mlcil.models.backbone import Backbone
@@ -50,6 +51,7 @@ def stored(method, folder, **changes):
     if method == "krt":
         run.method.rates = [0.5] * len(SIZES)
     tensors, values = run.method.state()
+    tensors, values = prefixed("method.", tensors), {"method": values}
     scored = ScoredImages(np.eye(7, dtype=np.float32), np.eye(7, dtype=np.int8), np.arange(7), CLASSES)
     result = evaluate(scored, [], SessionFacts(20, 1.0, 0, {}))
     for number in (1, 2, 3):

@@ -59,7 +59,7 @@ def test_two_processes_equal_one(name: str, changes: dict[str, object], tmp_path
         assert a == pytest.approx(b, rel=0.02, abs=1e-3)
     states = final_state(tmp_path / "one"), final_state(tmp_path / "two")
     assert states[0].keys() == states[1].keys()
-    grown = [key for key in states[0] if key.startswith(("tagger.heads.2.", "tagger.attention.kr.2"))]
+    grown = [key for key in states[0] if key.startswith(("method.tagger.heads.2.", "method.tagger.attention.kr.2"))]
     assert len(grown) == 5  # token, norm and linear layer of the newest session
     for key, value in states[0].items():
         # Attention ignores its key bias: that gradient is mere rounding, which Adam blows up.

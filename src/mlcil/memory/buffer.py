@@ -6,12 +6,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..core.errors import UserError
 from ..data.images import PRESENT, UNKNOWN
@@ -75,6 +72,7 @@ class Memory(ABC):
             ("stored_onwards", the authors' code) or stay unknown ("stored_only").
     """
 
+    saved: tuple[str, ...] = ("indices", "labels")
     is_streaming = False  # whether `observe` takes images while a session trains
 
     def __init__(self, budget: Budget, label_onwards: bool = True) -> None:
@@ -108,14 +106,6 @@ class Memory(ABC):
             features: from rows of the training set to their features (n, C), by the model just trained.
         """
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that is kept, as tensors and plain values."""
-        return {"indices": torch.from_numpy(self.indices), "labels": torch.from_numpy(self.labels)}, {}
-
-    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        self.indices, self.labels = tensors["indices"].numpy(), tensors["labels"].numpy()
-
 
 class ExemplarBuffer(Memory):
     """Exemplars chosen class by class when a session ends.
@@ -124,6 +114,8 @@ class ExemplarBuffer(Memory):
         choose: from the features (n, C) of a class's images and a number to the rows to keep, best first.
         needs_features: False where `choose` only looks at how many there are.
     """
+
+    saved = ("chosen",)
 
     def __init__(
         self, budget: Budget, label_onwards: bool = True, choose: Choice = by_herding, needs_features: bool = True
@@ -156,18 +148,6 @@ class ExemplarBuffer(Memory):
                 labels[row, session.first :] = in_session[index][session.first :]
         self.indices, self.labels = np.array(wanted, np.int64), labels
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that is kept, with the choice of each class."""
-        tensors, _ = super().state()
-        chosen = np.concatenate([*self.chosen, np.empty(0, np.int64)])
-        return tensors | {"chosen": torch.from_numpy(chosen)}, {"chosen_per_class": [len(one) for one in self.chosen]}
-
-    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        super().load_state(tensors, values)
-        ends = np.cumsum(values["chosen_per_class"], dtype=np.int64)[:-1]
-        self.chosen = list(np.split(tensors["chosen"].numpy(), ends)) if values["chosen_per_class"] else []
-
 
 class StreamBuffer(Memory):
     """A memory filled image by image while a session trains, by labels alone.
@@ -179,6 +159,7 @@ class StreamBuffer(Memory):
         policy: which image of the stream to take, and which to let go for it.
     """
 
+    saved = ("counts", "seen")
     is_streaming = True
 
     def __init__(self, budget: Budget, label_onwards: bool, policy: Policy) -> None:
@@ -212,16 +193,6 @@ class StreamBuffer(Memory):
         if self._live is None:
             self._live = StreamMemory(self.indices.copy(), self.labels.copy(), self.counts.copy(), self.seen)
         return self._live
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The memory as it was when the session began, or ended."""
-        tensors, _ = super().state()
-        return tensors | {"counts": torch.from_numpy(self.counts)}, {"seen": self.seen}
-
-    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        super().load_state(tensors, values)
-        self.counts, self.seen = tensors["counts"].numpy(), values["seen"]
 
 
 SELECTIONS = ("herding", "random", "reservoir", "prs", "ocdm")

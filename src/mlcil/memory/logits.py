@@ -9,6 +9,8 @@ from torch import Tensor
 class StoredLogits:
     """Logits by image, each as wide as the classes that existed when they were stored."""
 
+    saved = ("_rows",)
+
     def __init__(self) -> None:
         self._rows: dict[int, Tensor] = {}  # each (w,), float32 on the CPU
 
@@ -37,17 +39,3 @@ class StoredLogits:
     def keep(self, indices: list[int]) -> None:
         """Forget all other images."""
         self._rows = {index: self._rows[index] for index in indices if index in self._rows}
-
-    def state(self) -> dict[str, Tensor]:
-        """All of it as tensors: images (n,), widths (n,), and their logits one after another."""
-        rows = list(self._rows.values())
-        return {
-            "images": torch.tensor(list(self._rows), dtype=torch.int64),
-            "widths": torch.tensor([len(row) for row in rows], dtype=torch.int64),
-            "values": torch.cat([*rows, torch.empty(0)]),
-        }
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
-        rows = torch.split_with_sizes(tensors["values"], tensors["widths"].tolist())
-        self._rows = {index: row.clone() for index, row in zip(tensors["images"].tolist(), rows, strict=True)}

@@ -21,7 +21,7 @@ from ..models.backbone import Backbone
 from ..models.ridge import Solution, choose_ridge, score_calibration, solve
 from ..models.statistics import Statistics, check_same_features
 from ..models.tagger import AttentionShape
-from .base import Inference, Method, MethodConfig, State, Task, part_of, prefixed
+from .base import Inference, Method, MethodConfig, Task
 
 CHUNK = 4096  # images expanded at once
 MATCHED = 1000  # images on which window scores are brought to the scale of whole images
@@ -84,6 +84,7 @@ class Analytic(Method):
     reference = "Zhang et al., L3A, ICML 2025"
     Config = AnalyticConfig
     config: AnalyticConfig
+    saved = ("statistics", "_thresholds", "_stretch", "_shift")
     setting_defaults = {"augment": "none"}  # each image is looked at once, as it is
     tagger: AnalyticTagger
 
@@ -108,6 +109,11 @@ class Analytic(Method):
     def trains(self, session: Session) -> bool:
         """Only a first session that adapts the backbone."""
         return session.number == 1 and self.config.base != "frozen"
+
+    def freeze(self) -> None:
+        """Keep the features that the first session's images were summed with."""
+        if self.statistics.classes:
+            self.tagger.backbone.stop_training()
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Add the session's images to the sums and solve for all classes, old and new."""
@@ -152,25 +158,6 @@ class Analytic(Method):
         if self.solution is None:
             return {}
         return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
-
-    def state(self) -> State:
-        """With the sums."""
-        state = super().state()
-        if self._thresholds is None:  # nothing is summed up yet
-            return state
-        tensors, values = self.statistics.state()
-        own = {"thresholds": self._thresholds, "stretch": self._stretch, "shift": self._shift}
-        return State(state.tensors | prefixed("statistics.", tensors) | own, state.values | {"statistics": values})
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`; the last session's solution is in the model."""
-        super().load_state(state)
-        if "statistics" in state.values:
-            self.statistics = Statistics.from_state(part_of(state.tensors, "statistics."), state.values["statistics"])
-            self._thresholds, self._stretch, self._shift = (
-                state.tensors[name] for name in ("thresholds", "stretch", "shift")
-            )
-            self.tagger.backbone.stop_training()
 
     def _labels(self, session: Session, infer: Inference) -> _Labels:
         labels = torch.from_numpy(session.labels == PRESENT).float()

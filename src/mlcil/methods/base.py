@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.config import option
+from ..core.state import State, load_state_of, part_of, prefixed, state_of
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.asymmetric import asymmetric_loss
@@ -61,13 +62,6 @@ class TrainingSet(NamedTuple):
         return len(self.indices) if self.epoch_size is None else self.epoch_size
 
 
-class State(NamedTuple):
-    """All that a method has learned: tensors, and plain values for JSON."""
-
-    tensors: dict[str, Tensor]
-    values: dict[str, Any]
-
-
 class Inference(Protocol):
     """Computing on training images outside of training: un-augmented, in evaluation mode, over all processes."""
 
@@ -101,12 +95,13 @@ class Method:
     is_joint: ClassVar[bool] = False  # sees all classes in one session
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     setting_defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
-    base_is_finetuning: ClassVar[bool] = (
-        False  # its first session is fine-tuning's: runs may share it; `check_method` tries it
-    )
-    finetuning_options: ClassVar[Mapping[str, Any] | None] = (
-        None  # options that make it fine-tuning, if kept without a buffer
-    )
+    # Whether training in the first session is fine-tuning and leaves nothing but the trained model, so that runs may
+    # share it; `check_method` tries it.
+    base_is_finetuning: bool = False
+    saved: ClassVar[
+        tuple[str, ...]
+    ] = ()  # attributes that it adds to the state; see `core.state` for what they may hold
+    finetuning_options: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         self.config, self.task, self.budget = config, task, budget
@@ -130,6 +125,10 @@ class Method:
         if session.number > 1 and self.wants_teacher():
             self.teacher = frozen_copy(self.tagger)
         self.tagger.grow(session.stop - session.first)
+        self.freeze()
+
+    def freeze(self) -> None:
+        """Stop training what must stay as it is; called whenever the model has grown or has been loaded."""
 
     def training_set(self, session: Session) -> TrainingSet:
         """What to train on: the session's images."""
@@ -171,10 +170,6 @@ class Method:
         """(K,) above which `predict` says that a class is present, if the method knows better than a common one."""
         return None
 
-    def shares_base(self) -> bool:
-        """Whether training in the first session is fine-tuning and leaves no trace but the trained model."""
-        return self.base_is_finetuning
-
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
         """(N, K_old) which old classes the session's N images are taken to show, un-augmented; None without."""
         return None
@@ -182,25 +177,6 @@ class Method:
     def notes(self) -> dict[str, Any]:
         """What is worth reporting of the current session, as plain values."""
         return {}
-
-    def state(self) -> State:
-        """Everything needed to continue as if nothing had happened; extend it with what you add."""
-        tensors = prefixed("tagger.", self.tagger.state_dict())
-        if self.teacher is not None:
-            tensors |= prefixed("teacher.", self.teacher.state_dict())
-        return State(tensors, {"sizes": list(self.tagger.sizes)})
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`, on a method freshly made."""
-        sizes = state.values["sizes"]
-        for classes in sizes[:-1]:
-            self.tagger.grow(classes)
-        teacher = part_of(state.tensors, "teacher.")
-        if teacher:
-            self.teacher = frozen_copy(self.tagger)
-            self.teacher.load_state_dict(teacher)
-        self.tagger.grow(sizes[-1])
-        self.tagger.load_state_dict(part_of(state.tensors, "tagger."))
 
     # What methods share -------------------------------------------------------------------------
 
@@ -229,17 +205,32 @@ class Method:
         sizes = self.tagger.sizes
         return float(np.sqrt(sum(sizes) / sizes[-1]))
 
+    # What the base does for every method ---------------------------------------------------------
+
+    def state(self) -> State:
+        """Everything needed to continue as if nothing had happened: the model, the teacher, and all of `saved`."""
+        own = state_of(self)
+        tensors = own.tensors | prefixed("tagger.", self.tagger.state_dict())
+        if self.teacher is not None:
+            tensors |= prefixed("teacher.", self.teacher.state_dict())
+        return State(tensors, {"sizes": list(self.tagger.sizes), "saved": own.values})
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `state`, on a method freshly made."""
+        sizes = state.values["sizes"]
+        for classes in sizes[:-1]:
+            self.tagger.grow(classes)
+        teacher = part_of(state.tensors, "teacher.")
+        if teacher:
+            self.teacher = frozen_copy(self.tagger)
+            self.teacher.load_state_dict(teacher)
+        self.tagger.grow(sizes[-1])
+        self.tagger.load_state_dict(part_of(state.tensors, "tagger."))
+        device = next(self.tagger.parameters()).device
+        load_state_of(self, State(state.tensors, state.values["saved"]), device)
+        self.freeze()
+
 
 def frozen_copy(tagger: Tagger) -> Tagger:
     """The model as it is now, for good: in evaluation mode and without gradients."""
     return copy.deepcopy(tagger).eval().requires_grad_(False)
-
-
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with `prefix` before each name."""
-    return {prefix + key: value for key, value in tensors.items()}
-
-
-def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose name starts with `prefix`, by the rest of their name."""
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -18,7 +18,7 @@ from ..data.protocol import Session
 from ..losses.distillation import sigmoid_distillation
 from ..memory.buffer import Budget, ExemplarBuffer, by_random
 from ..models.backbone import Backbone
-from .base import Inference, State, Task, TrainingSet, part_of, prefixed
+from .base import Inference, Task, TrainingSet
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -64,6 +64,7 @@ class BiC(Rehearsal):
     family = "rehearsal"
     reference = "Wu et al., Large Scale Incremental Learning, CVPR 2019"
     buffer_use = "required"
+    saved = ("validation", "correction", "old_correction")
     Config = BiCConfig
     config: BiCConfig
 
@@ -126,28 +127,11 @@ class BiC(Rehearsal):
         logits = self.tagger(images).logits.float()
         return torch.sigmoid(corrected(logits, self.tagger.sizes[-1], self.correction))
 
-    def exemplar_count(self) -> int:
-        """With those set aside."""
-        return len(self.buffer) + len(self.validation)
-
     def notes(self) -> dict[str, float]:
         """With the correction and the images that it was fitted on."""
         alpha, beta = self.correction
-        return super().notes() | {"held_out": len(self.validation), "alpha": alpha, "beta": beta}
-
-    def state(self) -> State:
-        """With the images set aside and both corrections."""
-        state = super().state()
-        tensors, values = self.validation.state()
-        kept = {"correction": self.correction, "old_correction": self.old_correction, "validation": values}
-        return State(state.tensors | prefixed("validation.", tensors), state.values | kept)
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self.validation.load_state(part_of(state.tensors, "validation."), state.values["validation"])
-        self.correction = tuple(state.values["correction"])
-        self.old_correction = tuple(state.values["old_correction"])
+        kept = {"exemplars": len(self.buffer) + len(self.validation), "held_out": len(self.validation)}
+        return super().notes() | kept | {"alpha": alpha, "beta": beta}
 
 
 def _at_most_half(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:

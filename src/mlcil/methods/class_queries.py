@@ -69,11 +69,8 @@ class ClassQueries(KRT):
         tagger = Tagger(backbone, shape if c.ica else None)
         if self._probes():
             tagger.add_module("unknown", ClassRows(c.width, 1))
+            self.base_is_finetuning = False  # the unknown class is taught in the first session as well
         return tagger
-
-    def shares_base(self) -> bool:
-        """An unknown class is taught in the first session as well."""
-        return super().shares_base() and not self._probes()
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """As in KRT; the unknown class of another session was another one, so its output starts anew."""

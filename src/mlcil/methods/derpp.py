@@ -16,7 +16,7 @@ from ..losses.distillation import logit_distance
 from ..memory.buffer import Budget
 from ..memory.logits import StoredLogits
 from ..models.backbone import Backbone
-from .base import Inference, State, Task, TrainingSet, part_of, prefixed
+from .base import Inference, Task, TrainingSet
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -38,6 +38,7 @@ class DERpp(Rehearsal):
     family = "rehearsal"
     reference = "Buzzega et al., Dark Experience for General Continual Learning, NeurIPS 2020"
     buffer_use = "required"
+    saved = ("logits",)
     Config = DERppConfig
     config: DERppConfig
     base_is_finetuning = True
@@ -92,13 +93,3 @@ class DERpp(Rehearsal):
             said = infer(lambda images: self.tagger(images).logits, rows)
             self.logits.put(torch.from_numpy(rows), torch.from_numpy(said))
         self.logits.keep(self.buffer.indices.tolist())
-
-    def state(self) -> State:
-        """With the stored logits."""
-        state = super().state()
-        return State(state.tensors | prefixed("logits.", self.logits.state()), state.values)
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self.logits.load_state(part_of(state.tensors, "logits."))

@@ -15,7 +15,7 @@ from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.distillation import sigmoid_distillation
-from .base import Inference, State
+from .base import Inference
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -46,6 +46,7 @@ class ICaRL(Rehearsal):
     family = "rehearsal"
     reference = "Rebuffi et al., iCaRL, CVPR 2017"
     buffer_use = "required"
+    saved = ("means",)
     Config = ICaRLConfig
     config: ICaRLConfig
     base_is_finetuning = True
@@ -82,16 +83,6 @@ class ICaRL(Rehearsal):
         if self.means is None:
             return super().predict(images)
         return (1 + normalize(self.pooled(images).float(), dim=1) @ self.means.to(images.device).T) / 2
-
-    def state(self) -> State:
-        """With the class means."""
-        state = super().state()
-        return state if self.means is None else State(state.tensors | {"means": self.means}, state.values)
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self.means = state.tensors.get("means")
 
 
 def _unit_mean(features: NDArray[np.float32]) -> Tensor:

@@ -20,8 +20,8 @@ from ..losses.cosine import less_forget, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
 from ..models.tagger import AttentionShape, Output, Tagger
-from .base import LOSS_SCALE, Inference, State, Task, TrainingSet, part_of, prefixed
-from .pseudo_labels import ClassRecall, Threshold, fill_unknown, find_threshold, rate_per_image
+from .base import LOSS_SCALE, Inference, Task, TrainingSet
+from .pseudo_labels import ClassRecall, fill_unknown, find_threshold, rate_per_image
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -84,20 +84,21 @@ class KRT(Rehearsal):
     summary = "pseudo labels, cross-attention with a memory token per session, token loss; KRT-R with a buffer"
     family = "restore and transfer"
     reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
+    saved = ("threshold", "search", "recall", "rates", "fixed_labels", "_pseudo")
     Config = KRTConfig
     config: KRTConfig
     base_is_finetuning = True
-    finetuning_options = {"dpl": False, "ica": False}
+    finetuning_options = {"dpl": False, "ica": False, "kd": False}
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.width % config.heads:
             raise UserError(f"{self.name}: width {config.width} is not a multiple of heads {config.heads}")
         super().__init__(config, backbone, task, budget)
         self.threshold = config.threshold
-        self.search: Threshold | None = None  # how this session's threshold was found
+        self.search: dict[str, float] = {}  # how this session's threshold was found; part of `notes`
         self.recall = ClassRecall.empty()  # with `pseudo_label_rule: per_class`
         self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
-        self.fixed_labels: Tensor | None = None  # (N, K) with `pseudo: fixed`
+        self.fixed_labels: NDArray[np.int8] | None = None  # (N, K) with `pseudo: fixed`
         self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, during the session
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
@@ -110,19 +111,22 @@ class KRT(Rehearsal):
         return self.config.dpl or self._holds_tokens() or self.config.kd
 
     def before_session(self, session: Session, infer: Inference) -> None:
-        """Grow, freeze what older sessions own, and find the threshold."""
+        """Grow, find the threshold, and with it the pseudo labels."""
         super().before_session(session, infer)
-        if self.config.ica:
-            self.tagger.freeze_old_sessions()
-        self.search, self.fixed_labels, self._pseudo = None, None, None
+        self.search, self.fixed_labels, self._pseudo = {}, None, None
         if self.teacher is not None and self.config.dpl:
             self._restore_labels(session, infer)
         self.rates.append(rate_per_image(session.labels[:, session.first :]))
 
+    def freeze(self) -> None:
+        """Keep the heads and tokens of older sessions as they are (KRT, section 3.3)."""
+        if self.config.ica:
+            self.tagger.freeze_old_sessions()
+
     def training_set(self, session: Session) -> TrainingSet:
         """As always, with the pseudo labels already set where they are fixed."""
         full = super().training_set(session)
-        return full if self.fixed_labels is None else full._replace(labels=self.fixed_labels.numpy())
+        return full if self.fixed_labels is None else full._replace(labels=self.fixed_labels)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification on restored labels, and whatever holds the old knowledge in place."""
@@ -155,37 +159,10 @@ class KRT(Rehearsal):
         return self._pseudo
 
     def notes(self) -> dict[str, Any]:
-        """The threshold and what came of it."""
-        if self.search is None:
-            told = self.recall.confidence[self.recall.count > 0]
-            return super().notes() | ({"mean_threshold": float(told.mean())} if len(told) else {})
-        found = {"threshold": self.search.value, "pseudo_labels_per_image": self.search.mean_count}
-        return super().notes() | found | {"target": self.search.target, "target_met": self.search.met}
-
-    def state(self) -> State:
-        """With the thresholds, the session's rates and what it takes for present."""
-        tensors, values = super().state()
-        tensors |= prefixed("recall.", vars(self.recall))
-        if (
-            self._pseudo is not None and self.config.pseudo_label_rule == "per_class"
-        ):  # asked again when the session ends
-            tensors["pseudo"] = torch.from_numpy(self._pseudo)
-        if self.fixed_labels is not None:
-            tensors["fixed_labels"] = self.fixed_labels
-        search = None if self.search is None else vars(self.search)
-        return State(tensors, values | {"threshold": self.threshold, "rates": self.rates, "search": search})
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        if self.config.ica:
-            self.tagger.freeze_old_sessions()
-        self.threshold, self.rates = state.values["threshold"], state.values["rates"]
-        self.search = Threshold(**state.values["search"]) if state.values["search"] else None
-        self.fixed_labels = state.tensors.get("fixed_labels")
-        known = part_of(state.tensors, "recall.")
-        self.recall = ClassRecall(**known) if known else ClassRecall.empty()  # none in a state of before there was one
-        self._pseudo = state.tensors["pseudo"].numpy() if "pseudo" in state.tensors else None
+        """The threshold and how many labels it gave, or the mean of the classes' thresholds."""
+        thresholds = self.recall.confidence[self.recall.count > 0]
+        found = {"mean_threshold": float(thresholds.mean())} if len(thresholds) else {}
+        return super().notes() | (self.search or found)
 
     def _taught(self, now: Output, labels: Tensor) -> dict[str, Tensor]:
         """The terms that labels (B, K) give, old ones restored."""
@@ -194,17 +171,19 @@ class KRT(Rehearsal):
     def _restore_labels(self, session: Session, infer: Inference) -> None:
         teacher = self.teacher
         assert teacher is not None
-        full = super().training_set(session)
+        full = self.training_set(session)  # the labels are not fixed yet
         scores = torch.from_numpy(infer(lambda images: torch.sigmoid(teacher(images).logits.float()), full.indices))
         target = self._target(session) if self.config.pseudo_label_rule == "dynamic" else None
         if target is not None:
             start = self.threshold if self.config.carry_threshold else self.config.threshold
-            self.search = find_threshold(scores[: len(session.indices)].numpy(), target, start)
-            self.threshold = self.search.value
+            found = find_threshold(scores[: len(session.indices)].numpy(), target, start)
+            self.threshold = found.value
+            self.search = {"threshold": found.value, "pseudo_labels_per_image": found.mean_count}
+            self.search |= {"target": found.target, "target_met": found.met}
         pseudo = self._present(scores)
         self._pseudo = pseudo[: len(session.indices)].numpy()
         if self.config.pseudo == "fixed":
-            self.fixed_labels = fill_unknown(torch.from_numpy(full.labels), pseudo)
+            self.fixed_labels = fill_unknown(torch.from_numpy(full.labels), pseudo).numpy()
 
     def _present(self, scores: Tensor) -> Tensor:
         """Which old classes images are taken to show, bool (B, K_old), by the old model's probabilities (B, K_old)."""

@@ -8,11 +8,10 @@ from torch import Tensor
 
 from ..core.config import option, with_default
 from ..data.loading import Batch
-from ..data.protocol import Session
 from ..models.backbone import Backbone
 from ..models.prompts import PromptedTagger, PromptShape
 from ..models.tagger import Tagger
-from .base import LOSS_SCALE, Inference, MethodConfig, State
+from .base import LOSS_SCALE, MethodConfig
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -56,10 +55,10 @@ class L2P(Rehearsal):
         c = self.config
         return PromptedTagger(backbone, PromptShape(c.pool, c.length, c.chosen, c.batchwise), c.unfreeze)
 
-    def before_session(self, session: Session, infer: Inference) -> None:
-        """A new head; without exemplars nothing can teach the old ones."""
-        super().before_session(session, infer)
-        self._freeze()
+    def freeze(self) -> None:
+        """Keep the old heads as they are where no exemplar could teach them."""
+        if not self.budget:
+            self.tagger.freeze_old_sessions()
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification of what is known, and the pull of the new images' keys."""
@@ -69,12 +68,3 @@ class L2P(Rehearsal):
         pull = now.match[: len(batch.images)].mean()  # exemplars pull no keys
         terms = {"classification": self.classification(now.logits, whole.labels)}
         return terms | {"pull": -self.config.pull_weight * pull}
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self._freeze()
-
-    def _freeze(self) -> None:
-        if not self.budget:
-            self.tagger.freeze_old_sessions()

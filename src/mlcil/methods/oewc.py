@@ -16,7 +16,7 @@ from ..data.protocol import Session
 from ..losses.ewc import ewc_penalty
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
-from .base import Inference, Method, MethodConfig, State, Task, TrainingSet, part_of, prefixed
+from .base import Inference, Method, MethodConfig, Task, TrainingSet
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class OEWC(Method):
     summary = "holds parameters that mattered before, by a running Fisher information"
     family = "regularisation"
     reference = "Schwarz et al., Progress & Compress, ICML 2018"
+    saved = ("fisher", "anchors")
     Config = OEWCConfig
     config: OEWCConfig
     base_is_finetuning = True
@@ -92,16 +93,3 @@ class OEWC(Method):
             gradients = torch.autograd.grad(likelihood, parameters)
             total += torch.cat([one.flatten() for one in gradients]).square()
         return total
-
-    def state(self) -> State:
-        """With the Fisher information and the parameters that it belongs to."""
-        state = super().state()
-        kept = prefixed("fisher.", self.fisher) | prefixed("anchors.", self.anchors)
-        return State(state.tensors | kept, state.values)
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        device = next(self.tagger.parameters()).device
-        moved = {name: value.to(device) for name, value in state.tensors.items()}
-        self.fisher, self.anchors = part_of(moved, "fisher."), part_of(moved, "anchors.")

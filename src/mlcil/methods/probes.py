@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.config import with_default
-from ..data.protocol import Session
 from ..models.backbone import Backbone
 from ..models.tagger import Tagger
-from .base import Inference, Method, MethodConfig, State
+from .base import Method, MethodConfig
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,6 @@ class Probes(Method):
         backbone.stop_training()
         return Tagger(backbone)
 
-    def before_session(self, session: Session, infer: Inference) -> None:
-        """A new head; the old ones are finished."""
-        super().before_session(session, infer)
-        self.tagger.freeze_old_sessions()
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
+    def freeze(self) -> None:
+        """Keep the heads of finished sessions as they are."""
         self.tagger.freeze_old_sessions()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import make_dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from typing import Any, get_type_hints
 
+from ..core.config import with_default
 from ..core.errors import UserError, unknown_name
-from .ablations import WithKD, WithoutDPL, WithoutICA
 from .analytic import Analytic
 from .base import Method
 from .bic import BiC
@@ -20,22 +22,39 @@ from .kd import KD
 from .krt import KRT
 from .l2p import L2P
 from .lwf import LwF
+from .ocdm import OCDM
 from .oewc import OEWC
-from .online import OCDM, PRS
 from .podnet import PODNet
 from .probes import Probes
+from .prs import PRS
 from .tpcil import TPCIL
 
 ENTRY_POINTS = "mlcil.methods"  # other packages register their classes under this group
 
+
+def variant(method: type[Method], name: str, summary: str, **options: Any) -> type[Method]:
+    """A method under another name, with other defaults for some of its options."""
+    hints = get_type_hints(method.Config)
+    fields = [(key, hints[key], with_default(method.Config, key, value)) for key, value in options.items()]
+    config = make_dataclass(f"{name}_config", fields, bases=(method.Config,), frozen=True)
+    return type(name, (method,), {"name": name, "summary": summary, "Config": config, "__doc__": method.__doc__})
+
+
 OURS: tuple[type[Method], ...] = (
     *(FineTuning, Joint, Probes, LwF, OEWC, PRS, OCDM, ER, ICaRL, BiC, TPCIL, PODNet, DERpp, L2P),
-    *(KRT, KD, WithoutDPL, WithoutICA, WithKD, ClassQueries, Analytic),
+    *(KRT, KD),
+    variant(KRT, "krt_without_dpl", "KRT without pseudo labels (ablation a)", dpl=False),
+    variant(KRT, "krt_without_ica", "KRT without cross-attention and token loss (ablation b)", ica=False),
+    variant(KRT, "krt_with_kd", "KRT with distillation of the pooled feature as well (ablation c)", kd=True),
+    *(ClassQueries, Analytic),
 )
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Make a method known by its name in this process; of use as a decorator. A package uses the entry point."""
+    """Make a method known by its name in this process; may be used as a decorator.
+
+    A package that is installed declares an entry point instead.
+    """
     known = all_methods().setdefault(method.name, method)
     if known is not method:
         raise UserError(f"there is a method {method.name!r} already ({known.__module__}.{known.__qualname__})")

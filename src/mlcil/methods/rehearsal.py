@@ -14,7 +14,7 @@ from ..data.images import PRESENT, UNKNOWN
 from ..data.protocol import Session
 from ..memory.buffer import SELECTIONS, Budget, Memory, make_memory
 from ..models.backbone import Backbone
-from .base import Inference, Method, MethodConfig, State, Task, TrainingSet, part_of, prefixed
+from .base import Inference, Method, MethodConfig, Task, TrainingSet
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Rehearsal(Method):
     """
 
     buffer_use = "optional"
+    saved: ClassVar[tuple[str, ...]] = ("buffer",)
     Config = RehearsalConfig
     config: RehearsalConfig
     draws: ClassVar[int] = 1  # independent draws beside each batch with `replay: paired`
@@ -57,14 +58,12 @@ class Rehearsal(Method):
     def __init__(self, config: RehearsalConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         super().__init__(config, backbone, task, budget)
         self.buffer = self.make_buffer(budget)
+        if self.buffer.is_streaming:  # it is filled during the first session, which then leaves more than the model
+            self.base_is_finetuning = False
 
     def make_buffer(self, budget: Budget) -> Memory:
         """The memory, by the `selection` option."""
         return make_memory(self.config.selection, budget, self.config.exemplar_labels == "stored_onwards")
-
-    def shares_base(self) -> bool:
-        """A memory that is filled during training is a trace."""
-        return super().shares_base() and not self.buffer.is_streaming
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow the model, and label exemplars with the new classes where that is allowed."""
@@ -129,19 +128,4 @@ class Rehearsal(Method):
 
     def notes(self) -> dict[str, Any]:
         """How many exemplars there are."""
-        return super().notes() | ({"exemplars": self.exemplar_count()} if self.budget else {})
-
-    def exemplar_count(self) -> int:
-        """How many images of earlier sessions can still be seen."""
-        return len(self.buffer)
-
-    def state(self) -> State:
-        """The model's state and the buffer."""
-        state = super().state()
-        tensors, values = self.buffer.state()
-        return State(state.tensors | prefixed("buffer.", tensors), state.values | {"buffer": values})
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self.buffer.load_state(part_of(state.tensors, "buffer."), state.values["buffer"])
+        return super().notes() | ({"exemplars": len(self.buffer)} if self.budget else {})

@@ -17,7 +17,7 @@ from ..losses.topology import topology_loss
 from ..memory.buffer import Budget, ExemplarBuffer, Memory
 from ..memory.topology import grow_graph
 from ..models.backbone import Backbone
-from .base import Inference, State, Task
+from .base import Inference, Task
 from .rehearsal import Rehearsal, RehearsalConfig
 
 
@@ -44,6 +44,7 @@ class TPCIL(Rehearsal):
     family = "rehearsal"
     reference = "Tao et al., Topology-Preserving Class-Incremental Learning, ECCV 2020"
     buffer_use = "required"
+    saved = ("edges", "anchors")
     Config = TPCILConfig
     config: TPCILConfig
     base_is_finetuning = True
@@ -55,7 +56,8 @@ class TPCIL(Rehearsal):
         self.edges: list[NDArray[np.int64]] = []  # per class, (E, 2) places in the class's exemplars
         super().__init__(config, backbone, task, budget)
         self._joined: NDArray[np.bool_] | None = None  # (n, n) for the session, once it is asked for
-        self.anchors = torch.empty(0, 0)  # (n, C) features of the exemplars when the last session ended
+        # (n, C) features of the exemplars when the last session ended
+        self.anchors: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
     def make_buffer(self, budget: Budget) -> Memory:
         """Exemplars that stand for the vertices of a graph, unless chosen otherwise."""
@@ -76,7 +78,7 @@ class TPCIL(Rehearsal):
         if batch.replay and self.config.weight:
             (drawn,) = batch.replay
             rows = self._rows(drawn.indices)
-            anchors = self.anchors[torch.from_numpy(rows)].to(whole.images.device, non_blocking=True)
+            anchors = torch.from_numpy(self.anchors[rows]).to(whole.images.device, non_blocking=True)
             change = topology_loss(now.pooled[len(batch.images) :], anchors, self._pairs(rows, anchors.device))
             terms["topology"] = self.config.weight * change
         return terms
@@ -110,16 +112,4 @@ class TPCIL(Rehearsal):
         """Insert the new classes' vertices, and look at all of them with the model as it is now."""
         super().after_session(session, infer)
         if len(self.buffer):
-            self.anchors = torch.from_numpy(infer(self.pooled, self.buffer.indices))
-
-    def state(self) -> State:
-        """With the graph."""
-        state = super().state()
-        edges = {f"edges.{column}": torch.from_numpy(one) for column, one in enumerate(self.edges)}
-        return State(state.tensors | edges | {"anchors": self.anchors}, state.values | {"graphs": len(self.edges)})
-
-    def load_state(self, state: State) -> None:
-        """The inverse of `state`."""
-        super().load_state(state)
-        self.anchors = state.tensors["anchors"]
-        self.edges = [state.tensors[f"edges.{column}"].numpy() for column in range(state.values["graphs"])]
+            self.anchors = infer(self.pooled, self.buffer.indices)

@@ -162,13 +162,6 @@ class ClassQueryAttention(PatchAttention):
         ]
         return self._mix(embedded, changed, value)
 
-    def maps(self, features: Tensor) -> Tensor:
-        """(B, C, H, W) -> (K, B, H, W), where each class's query looks, averaged over heads."""
-        height, width = features.shape[-2:]
-        weights = torch.cat(self._attend(features)[1], dim=2)  # (B, heads, K, P + 1 or 0)
-        on_patches = weights[..., : height * width].mean(dim=1)  # (B, K, P)
-        return on_patches.transpose(0, 1).reshape(-1, len(features), height, width)
-
     def _attend(self, features: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """For each session the queries as they come to the last block and its weights; the patches' values there."""
         patches = self.patches(features)

@@ -72,7 +72,7 @@ def choose_ridge(statistics: Statistics) -> Solution:
     middle in the direction in which it falls. No class counts more because it is frequent; of very many some are asked.
     The outcome depends on the sums and on nothing else, such as the order in which they came about.
     """
-    unit = float(statistics.gram.diagonal()[:-1].mean())
+    unit = float(statistics.matrix().diagonal()[:-1].mean())
     names = sorted(statistics.classes)[:: -(-len(statistics.classes) // ASKED) or 1]
     asked = statistics if len(names) == len(statistics.classes) else statistics.with_classes(names)
     tried: dict[int, Solution] = {}
@@ -130,7 +130,7 @@ def _best_threshold(high: Tensor, low: Tensor, deviation: Tensor, share: Tensor)
 
 
 def _factor(statistics: Statistics, ridge: float) -> Tensor:
-    matrix = statistics.gram.clone()
+    matrix = statistics.matrix()  # a Cholesky factorisation reads the lower triangle only
     matrix.diagonal()[:-1] += ridge
     if not torch.isfinite(matrix.sum() + statistics.cross.sum()):  # one NaN or infinity is in the sum, too
         raise UserError("the features are not finite; the backbone's weights or the images are damaged")

@@ -6,7 +6,7 @@ the images go: after any number of sessions, in any order, it solves the same eq
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ class Statistics:
 
     Attributes:
         classes: the names of the K columns.
-        gram: (d, d), sum of w z z'.
+        gram: (d (d + 1) / 2,), sum of w z z', of which only the lower triangle is kept, row by row; see `matrix`.
         cross: (d, K), sum of w z y'.
         total: (d,), sum of w z.
         positives: (K,), sum of w y.
@@ -52,12 +52,19 @@ class Statistics:
             return torch.zeros(*shape, dtype=torch.float64)
 
         number = torch.zeros((), dtype=torch.float64)
-        return cls((), zeros(width, width), zeros(width, 0), zeros(width), zeros(0), zeros(0), number, number, features)
+        triangle = zeros(width * (width + 1) // 2)
+        return cls((), triangle, zeros(width, 0), zeros(width), zeros(0), zeros(0), number, number, features)
 
     @property
     def width(self) -> int:
         """d, the number of features."""
         return len(self.total)
+
+    def matrix(self) -> Tensor:
+        """(d, d), the lower triangle of the sum of w z z', zeros above it."""
+        matrix = self.gram.new_zeros(self.width, self.width)
+        matrix[_lower_triangle(self.width)] = self.gram
+        return matrix
 
     def with_classes(self, names: Sequence[str]) -> Statistics:
         """With these classes in this order: a new one gets zeros, one that is not named is left out.
@@ -97,7 +104,7 @@ class Statistics:
         weighted = x * w[:, None]
         return replace(
             self,
-            gram=self.gram + x.T @ weighted,
+            gram=self.gram + (x.T @ weighted)[_lower_triangle(self.width)],
             cross=self.cross + weighted.T @ y,
             total=self.total + weighted.sum(0),
             positives=self.positives + w @ y,
@@ -106,22 +113,10 @@ class Statistics:
             images=self.images + len(x),
         )
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As tensors and plain values for a file; of the symmetric matrix only one half."""
-        rows, columns = torch.tril_indices(self.width, self.width)
-        tensors = {key: getattr(self, key) for key in _SUMS} | {"gram": self.gram[rows, columns]}
-        return tensors, {"classes": list(self.classes), "features": self.features}
 
-    @classmethod
-    def from_state(cls, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Statistics:
-        """The inverse of `state`."""
-        width = len(tensors["total"])
-        rows, columns = torch.tril_indices(width, width)
-        gram = torch.zeros(width, width, dtype=torch.float64)
-        gram[rows, columns] = tensors["gram"]
-        gram[columns, rows] = tensors["gram"]
-        sums = {key: tensors[key] for key in _SUMS} | {"gram": gram}
-        return cls(classes=tuple(values["classes"]), features=values["features"], **sums)
+def _lower_triangle(width: int) -> Tensor:
+    """bool (d, d), the places on and below the diagonal."""
+    return torch.ones(width, width, dtype=torch.bool).tril()
 
 
 def merged(first: Statistics, second: Statistics) -> Statistics:

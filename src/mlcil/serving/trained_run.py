@@ -14,12 +14,13 @@ from PIL import Image
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..core.state import State, part_of
 from ..data.augmentation import normalise
 from ..data.decoding import decode, resized
 from ..data.pixels import DecodedPixels, MemoryPixels
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.metrics import Floats
-from ..methods.base import Method, State
+from ..methods.base import Method
 from ..models.backbone import SMALL, Backbone
 from ..training.config import RunConfig, make_config, read_config
 from ..training.folder import RunFolder, load_state
@@ -146,7 +147,7 @@ def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple
         classes = tuple(str(name) for name in state.values["result"]["classes"])
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn at random before they are overwritten
             method, _ = prepare_method(blank, len(classes))
-            method.load_state(state)
+            method.load_state(State(part_of(state.tensors, "method."), state.values["method"]))
         if sum(method.tagger.sizes) != len(classes):
             raise ValueError(f"heads for {sum(method.tagger.sizes)} classes, names for {len(classes)}")
         found = state.values.get("calibration")

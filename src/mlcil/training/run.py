@@ -8,7 +8,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
 from ..core.randomness import Stream, derive_seed
+from ..core.state import State, part_of, prefixed
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
@@ -32,7 +33,7 @@ from ..evaluation.results import (
     write_results,
 )
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
-from ..methods.base import State, TrainingSet
+from ..methods.base import TrainingSet
 from .bases import SharedBase, base_name
 from .config import RunConfig
 from .folder import RunFolder, load_state, parse_lines, save_state
@@ -41,8 +42,6 @@ from .loop import Hooks, Position, SessionTraining
 from .prepare import make_feeds, prepare_data, prepare_method
 from .progress import Reporter
 from .scalars import ScalarLog
-
-T = TypeVar("T")
 
 
 class _Taught(NamedTuple):
@@ -203,7 +202,7 @@ class _Run:
 
     def _shared_base(self, session: Session, training: TrainingSet, is_new: bool) -> SharedBase | None:
         """Where the session is shared, if it is one that can be."""
-        if session.number > 1 or self.settings.bases is None or not self.method.shares_base():
+        if session.number > 1 or self.settings.bases is None or not self.method.base_is_finetuning:
             return None
         if is_new:  # later the model is no longer the one to be named
             self._base = base_name(self.method, session, training, self.settings, self.fabric)
@@ -226,8 +225,8 @@ class _Run:
         self.folder.log({"session": session.number, "epoch": epochs, "mAP": result.map, **cost})
         save_scores(scores_file(self.folder.path, session.number), scored)
         found = {} if self.calibration is None else {"calibration": self.calibration.to_values()}
-        values = _both(state.values, {"result": asdict(result)} | found)
-        save_state(self.folder.state_file(session.number), state.tensors, values)
+        values = {"method": state.values, "result": asdict(result)} | found
+        save_state(self.folder.state_file(session.number), prefixed("method.", state.tensors), values)
         self.folder.progress_file(session.number).unlink(missing_ok=True)
         self._write_results()
 
@@ -243,8 +242,9 @@ class _Run:
 
         def save(position: Position, tensors: dict[str, Tensor]) -> None:
             file, state = self.folder.progress_file(session.number), self.method.state()
-            values = _both(state.values, {"position": asdict(position), "base": self._base})
-            on_first(self.fabric, lambda: save_state(file, _both(state.tensors, tensors), values))
+            values = {"method": state.values, "position": asdict(position), "base": self._base}
+            both = prefixed("method.", state.tensors) | prefixed("run.", tensors)
+            on_first(self.fabric, lambda: save_state(file, both, values))
 
         return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
 
@@ -272,16 +272,13 @@ class _Run:
         position = None
         if finished < len(self.sessions) and file.exists():
             tensors, values = load_state(file)
-            position, self._base = Position(**values["position"]), values.get("base")
+            position, self._base = Position(**values["position"]), values["base"]
         if finished or position:
-            self.method.load_state(State(tensors, values))
-            self.method.tagger.to(self.fabric.device)
-            if self.method.teacher is not None:
-                self.method.teacher.to(self.fabric.device)
+            self.method.load_state(State(part_of(tensors, "method."), values["method"]))
             self.reporter.say(f"continuing {self.folder.path} after session {finished}")
         epoch = position.epoch + 1 if position else 0
         on_first(self.fabric, lambda: self.folder.forget_metrics(finished + 1, epoch))
-        return position, tensors if position else {}
+        return position, part_of(tensors, "run.") if position else {}
 
     def _write_results(self) -> RunResult:
         header = {name: getattr(self.settings, name) for name in HEADER}
@@ -308,10 +305,3 @@ def _peak_memory(device: torch.device) -> dict[str, float | None]:
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
     gpu = torch.cuda.max_memory_allocated(device) / 1e6 if device.type == "cuda" else None
     return {"peak_memory_mb": used, "gpu_memory_mb": gpu}
-
-
-def _both(of_method: dict[str, T], of_run: dict[str, T]) -> dict[str, T]:
-    """The method's state and the run's in one, which must not use the same names."""
-    if clash := of_method.keys() & of_run.keys():
-        raise ValueError(f"the method's state uses names of the run's own: {', '.join(sorted(clash))}")
-    return of_method | of_run
