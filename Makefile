@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-avx2 lint docs speed bench grid-demo methods lock clean
+.PHONY: demo test test-avx2 lint docs speed bench grid-demo methods wheel lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -46,6 +46,10 @@ grid-demo: $(READY)
 # Every method through all sessions of the digits: twenty-one runs, for a night.
 methods: $(READY)
 	$(BIN)/mlcil grid grids/digits-methods.yaml --jobs 2 --out runs/digits-methods
+
+# Build a wheel and try it in a clean environment, away from the repository.
+wheel: $(READY)
+	.ci/wheel
 
 # uv installs the lock as it is; plain pip may pick another build of torch. Compiled once, torch starts in a third of
 # the time where Python may not write its bytecode.

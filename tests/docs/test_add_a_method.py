@@ -1,4 +1,4 @@
-"""The worked example of docs/add-a-method.md is a method, short, and passes the battery it recommends."""
+"""The worked example of docs/add-a-method.md is examples/new_method.py, short, and passes the battery it recommends."""
 
 import re
 import sys
@@ -8,45 +8,42 @@ from pathlib import Path
 import pytest
 import torch
 
-from mlcil.methods.base import Method
+import mlcil
 from mlcil.methods.registry import all_methods
-from mlcil.testing import check_method
+from mlcil.testing import TINY, check_method
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-method.md"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "new_method.py"
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Method]:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert "check_method(Anchored)" in blocks[1]
-    (tmp_path / "my_anchored.py").write_text(blocks[0])
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield import_module("my_anchored").Anchored
-    del sys.modules["my_anchored"]
+def anchored(monkeypatch: pytest.MonkeyPatch) -> type[mlcil.Method]:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    monkeypatch.delitem(sys.modules, "new_method", raising=False)
+    return import_module("new_method").Anchored
 
 
-def test_the_example_has_less_than_60_lines(example: type[Method]) -> None:
-    assert len(Path(sys.modules["my_anchored"].__file__).read_text().splitlines()) < 60
+def test_the_page_shows_the_method_of_the_script():
+    (block, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
+    imports, code = block.split("\n\n\n", 1)
+    script = SCRIPT.read_text()
+    assert code.strip() in script
+    assert all(line in script for line in imports.splitlines())
+    assert len(block.splitlines()) < 60
 
 
-def test_the_example_passes_the_battery_and_leaves_no_trace(example: type[Method]) -> None:
-    check_method(example, pull=1.0)
+def test_the_example_passes_the_battery_and_leaves_no_trace(anchored):
+    check_method(anchored, pull=1.0)
     assert "anchored" not in all_methods()
 
 
-def test_the_example_holds_the_backbone(example: type[Method], tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    from mlcil import testing as checks
-    from mlcil.training.config import make_config
-    from mlcil.training.run import run
+def test_the_example_holds_the_backbone(anchored, tmp_path, monkeypatch):
+    monkeypatch.setitem(all_methods(), "anchored", anchored)
 
     def moved(pull: float) -> float:
         out = tmp_path / str(pull)
-        with checks._known(example):
-            run(make_config({**checks.TINY, "method": "anchored"}, {"pull": pull}), out)
-        first, last = (load_file(out / f"session-0{number}" / "state.safetensors") for number in (1, 2))
-        weights = [key for key in first if key.startswith("method.tagger.backbone.") and key.endswith("weight")]
-        return sum(float(torch.dist(first[key], last[key])) for key in weights)
+        mlcil.run(**TINY, method="anchored", pull=pull, out=out)
+        first, last = (mlcil.load(out, session).method.tagger.backbone.state_dict() for session in (1, 2))
+        return sum(float(torch.dist(first[name], last[name])) for name in first if name.endswith("weight"))
 
     assert moved(100.0) < 0.5 * moved(0.0)
