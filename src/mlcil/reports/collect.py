@@ -12,7 +12,7 @@ from ..experiments.grid import GRID_FILE
 from ..experiments.presets import Preset, all_presets
 from .runs import Collection, Group, RunRecord, read_run
 
-# The settings to name first where two groups of one method differ; after these, whatever else differs.
+# The settings to name first where two groups of one method differ; any other setting comes after these.
 _TELLING = ("buffer", "backbone", "weights", "epochs")
 _FILES = ("config.yaml", "results.json")  # either of them makes a folder a run folder
 
@@ -43,7 +43,7 @@ def collect(paths: Sequence[Path]) -> Collection:
 
 
 def distinct_names(runs: Sequence[RunRecord]) -> list[str]:
-    """For each run its method, and the settings that tell it from other runs of that method on the same data.
+    """For each run its method, and the settings that distinguish it from other runs of the method on the same data.
 
     Runs that differ only in the seed get the same name.
     """
@@ -127,7 +127,7 @@ def _setting(run: RunRecord) -> str:
 
 
 def _name(run: RunRecord, twins: Sequence[RunRecord]) -> str:
-    """The method and the fewest settings that tell the run from its twins."""
+    """The method, and the fewest settings that distinguish the run from its twins."""
     parts: list[str] = []
     rivals = [twin for twin in twins if twin is not run]
     for key in dict.fromkeys([*_TELLING, *(key for twin in twins for key in twin.identity)]):
@@ -139,7 +139,7 @@ def _name(run: RunRecord, twins: Sequence[RunRecord]) -> str:
 
 
 def _short_value(run: RunRecord, key: str, twins: Sequence[RunRecord]) -> str:
-    """A setting's value, as short as tells the twins apart: the end of a path, the whole path, or a hash."""
+    """A setting's value in the shortest form that differs between the twins: end of a path, whole path, or hash."""
     different = len({str(twin.identity.get(key)) for twin in twins})
     whole = [str(twin.config.get(key)) for twin in twins]
     ends = [value.rpartition("/")[2] for value in whole]

@@ -7,17 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import UserError
-from ..evaluation.paired import Difference, Interval, paired_difference
+from ..evaluation.paired import ClassDifference, Difference, paired_difference
 from ..evaluation.scores import ScoredImages, load_scores, scores_file
 from .collect import distinct_names
 from .runs import RunRecord, read_run
-from .table import counted, fixed
+from .table import Row, Table, counted, fixed, to_terminal
 
 _MARK = "*"
 _FEW_SEEDS = 5  # with fewer, resampling the seeds misses more than a fifth of the variance between them
@@ -80,20 +78,34 @@ def compare_runs(
 
 
 def comparison_view(comparison: RunComparison) -> Group:
-    """A table of the classes, and below it the conclusion."""
-    found = comparison.difference
-    headings = (comparison.first, comparison.second, "difference", f"{_percent(found.level)} interval", "")
-    table = Table(title=Text(_title(comparison)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("AP of class")
-    for heading in headings:
-        table.add_column(Text(heading), justify="right")
-    for one in sorted(found.classes, key=lambda entry: -entry.difference):
-        mark = _MARK if one.interval.excludes_zero else ""
-        table.add_row(*_row(one.name, one.first, one.second, one.difference, one.interval), mark)
-    table.add_section()
-    table.add_row(*_row("mAP", found.first, found.second, found.difference, found.interval), style="bold")
+    """What to print: a table of the classes, and below it the conclusion."""
     lines = [Text(verdict(comparison), style="bold"), *map(Text, _remarks(comparison))]
-    return Group(table, *lines)
+    return Group(to_terminal(class_table(comparison)), *lines)
+
+
+def class_table(comparison: RunComparison) -> Table:
+    """The AP of each class in both runs, the largest difference first, and the mAP in the last row."""
+    found, numbers = comparison.difference, comparison.sessions[0]
+    count = len(found.classes) + len(found.without_positives)
+    after = f"session {numbers[0]}" if numbers[0] == numbers[1] else f"sessions {numbers[0]} and {numbers[1]}"
+    title = f"{comparison.second} against {comparison.first}, {counted(count, 'class', 'classes')} after {after}"
+    mean = ClassDifference("mAP", found.first, found.second, found.difference, found.interval)
+    rows = [
+        Row(
+            [
+                one.name,
+                one.first,
+                one.second,
+                one.difference,
+                *one.interval,
+                _MARK if one.interval.excludes_zero else "",
+            ]
+        )
+        for one in [*sorted(found.classes, key=lambda entry: -entry.difference), mean]
+    ]
+    level = _percent(found.level)
+    headings = ["AP of class", comparison.first, comparison.second, "difference", f"{level} from", "to", ""]
+    return Table("comparison", title, "", headings, rows)
 
 
 def verdict(comparison: RunComparison) -> str:
@@ -197,18 +209,6 @@ def _side_names(first: RunRecord, second: RunRecord) -> tuple[str, str]:
     return (names[0], names[1]) if names[0] != names[1] else (str(first.path), str(second.path))
 
 
-def _title(comparison: RunComparison) -> str:
-    found, numbers = comparison.difference, comparison.sessions[0]
-    count = len(found.classes) + len(found.without_positives)
-    after = f"session {numbers[0]}" if numbers[0] == numbers[1] else f"sessions {numbers[0]} and {numbers[1]}"
-    return f"{comparison.second} against {comparison.first}, {counted(count, 'class', 'classes')} after {after}"
-
-
-def _row(name: str, first: float, second: float, difference: float, interval: Interval) -> list[Text]:
-    between = f"{_signed(interval.low)} to {_signed(interval.high)}"
-    return [Text(name), *map(Text, (fixed(first), fixed(second), _signed(difference), between))]
-
-
 def _remarks(comparison: RunComparison) -> list[str]:
     found = comparison.difference
     marked = sum(one.interval.excludes_zero for one in found.classes)
@@ -240,10 +240,6 @@ def _rounded(values: Sequence[float]) -> list[str]:
     """The values with one decimal, or with two if one decimal would round a value to 0."""
     decimals = 2 if any(value != 0 and round(value, 1) == 0 for value in values) else 1
     return [fixed(value, decimals) for value in values]
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 1) + 0.0:+.1f}"
 
 
 def _percent(level: float) -> str:

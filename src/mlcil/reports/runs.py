@@ -1,4 +1,4 @@
-"""What a report is made of: runs as they lie on disk, and groups of runs that differ in the seed."""
+"""What a report is made of: runs as read from their folders, and groups of runs that differ only in the seed."""
 
 from __future__ import annotations
 

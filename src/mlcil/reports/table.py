@@ -105,7 +105,7 @@ def spreads(runs: Iterable[Mapping[K, float | None]], decimals: int = 1) -> dict
 
 
 def fixed(value: float, decimals: int = 1) -> str:
-    """A number with so many decimals, and never "-0.0"."""
+    """A number with a fixed number of decimals, and never "-0.0"."""
     return f"{round(value, decimals) + 0.0:.{decimals}f}"
 
 
@@ -173,7 +173,7 @@ def to_csv(table: Table) -> str:
 
 
 def _extra_column(cells: Iterable[Cell]) -> str:
-    """What a second CSV column beside this one is called; empty if it needs none."""
+    """The name of the second CSV column that these cells need; empty if they need none."""
     kinds = {type(cell) for cell in cells}
     return "deviation" if Spread in kinds else "started" if Seeds in kinds else ""
 
