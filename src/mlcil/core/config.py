@@ -68,13 +68,17 @@ def option(
     return dataclasses.field(default=default, metadata={"about": about})
 
 
-def with_default(config: type, name: str, default: object, choices: Sequence[str] | None = None) -> Any:
-    """Repeat the option `name` of another configuration with another default and perhaps fewer choices."""
+def with_default(
+    config: type, name: str, default: Any, *, choices: Sequence[str] | None = None, paper: str | None = None
+) -> Any:
+    """The option `name` of another configuration with another default, and perhaps fewer choices or another source."""
     known = {field.name: about(field) for field in dataclasses.fields(config)}.get(name)
     if known is None:
         raise ValueError(f"Got {name!r}, expected an option of {config.__name__}")
     if choices is not None:
         known = dataclasses.replace(known, choices=tuple(choices))
+    if paper is not None:
+        known = dataclasses.replace(known, paper=paper)
     return dataclasses.field(default=default, metadata={"about": known})
 
 
