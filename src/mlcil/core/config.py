@@ -69,9 +69,9 @@ def option(
 
 
 def with_default(
-    config: type, name: str, default: object, *, choices: Sequence[str] | None = None, paper: str | None = None
+    config: type, name: str, default: Any, *, choices: Sequence[str] | None = None, paper: str | None = None
 ) -> Any:
-    """Repeat the option `name` of another configuration with another default, and perhaps other choices or paper."""
+    """The option `name` of another configuration with another default, and perhaps fewer choices or another source."""
     known = {field.name: about(field) for field in dataclasses.fields(config)}.get(name)
     if known is None:
         raise ValueError(f"Got {name!r}, expected an option of {config.__name__}")
