@@ -162,7 +162,7 @@ def test_the_battery_notices_a_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return session
 
     monkeypatch.setattr(Protocol, "_session", leaking)
-    with pytest.raises(AssertionError, match="no label that a session may not see"):
+    with pytest.raises(AssertionError, match="reads no label that a session may not see"):
         checks.check_hidden_labels(checks._Trial(FineTuning, {}, tmp_path))
 
 

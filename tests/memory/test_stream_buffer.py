@@ -107,11 +107,13 @@ def test_a_memory_that_chooses_at_the_end_takes_nothing_on_the_way():
 @pytest.mark.parametrize("budget", [Budget(total=7), Budget(per_class=2)])
 def test_it_does_what_its_policy_does(selection, budget):
     labels, policy = random_labels(), STREAMS[selection]
-    memory, stock = make_memory(selection, budget, label_onwards=True), StreamMemory.empty()
+    memory = make_memory(selection, budget, label_onwards=True)
+    stock = StreamMemory(np.empty(0, np.int64), np.empty((0, 0), np.int8), np.zeros(0, np.int64), 0)
     ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
     for session in sessions(labels):
         memory.open_session(session)
-        stock.widen(labels[stock.indices, session.first : session.stop])
+        stock.labels = np.append(stock.labels, labels[stock.indices, session.first : session.stop], axis=1)
+        stock.counts = np.append(stock.counts, np.zeros(session.stop - session.first, np.int64))
         for rows in batches(session):
             indices, known = session.indices[rows], session.labels[rows]
             taken = memory.observe(indices, known, ours)

@@ -91,7 +91,8 @@ def test_the_memory_is_the_policys(world, name, policy, rho):
     method, rng = world.make(name, Budget(total=6), rho=rho), np.random.default_rng(0)
     session = world.sessions("B4-C2")[0]
     method.before_session(session, world.infer)
-    training, stock, other = method.training_set(session), StreamMemory.empty(4), np.random.default_rng(0)
+    training, other = method.training_set(session), np.random.default_rng(0)
+    stock = StreamMemory(np.empty(0, np.int64), np.empty((0, 4), np.int8), np.zeros(4, np.int64), 0)
     for positions in steps_of(session):
         held = np.flatnonzero(np.isin(session.indices, stock.indices))
         (draw,) = method.draw(training, [positions], 0, rng)

@@ -43,8 +43,14 @@ class Data(NamedTuple):
     total_classes: int
 
 
-def prepare_data(settings: RunSettings, say: Callable[[str], None]) -> Data:
-    """Read the labels, decode the images and divide the classes into sessions."""
+def prepare_data(
+    settings: RunSettings, say: Callable[[str], None], change: Callable[[Protocol], Protocol] = lambda one: one
+) -> Data:
+    """Read the labels, decode the images and divide the classes into sessions.
+
+    Arguments:
+        change: what to make of the protocol before anything uses it; for tests of methods.
+    """
     data = load(settings.data, settings.images)
     train, test = (_open(images, settings, say) for images in data)
     bad = [*train.bad.values(), *test.bad.values()]
@@ -54,7 +60,7 @@ def prepare_data(settings: RunSettings, say: Callable[[str], None]) -> Data:
     for reason in bad:
         say(f"left out: {reason}")
     data = DataSet(_without(data.train, train.bad), _without(data.test, test.bad))
-    protocol = make_protocol(data, settings.protocol, settings.order)
+    protocol = change(make_protocol(data, settings.protocol, settings.order))
     if method_class(settings.method).is_joint:
         protocol = replace(protocol, sizes=(sum(protocol.sizes),))
     if not len(protocol.test_rows(protocol.sizes[0])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..core.randomness import derive_seed
 from ..core.state import State, part_of, prefixed
 from ..data.augmentation import make_augmentation
 from ..data.loading import BatchLoader, BatchSource
-from ..data.protocol import Session
+from ..data.protocol import Protocol, Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import SessionResult, evaluate, session_from_dict, summarise
@@ -68,13 +69,19 @@ class _Taught(NamedTuple):
     lent: float
 
 
-def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[str, Any]:
+def run(
+    config: RunConfig,
+    out: Path,
+    console: Console | None = None,
+    _change: Callable[[Protocol], Protocol] = lambda one: one,
+) -> dict[str, Any]:
     """Run an experiment, or continue it where it was interrupted.
 
     Arguments:
         config: what to run.
         out: the run's folder; a used one must hold the same configuration.
         console: where to report; None for silence.
+        _change: what to make of the protocol before anything uses it; for `mlcil.testing`.
 
     Returns:
         The content of results.json.
@@ -98,7 +105,7 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[st
     folder = RunFolder(out)
     try:
         on_first(fabric, lambda: folder.open(config))
-        return _Run(config, folder, fabric, console or Console(quiet=True)).execute()
+        return _Run(config, folder, fabric, console or Console(quiet=True), _change).execute()
     finally:
         folder.close()
 
@@ -106,11 +113,18 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> dict[st
 class _Run:
     """One launch of a run."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, fabric: Fabric, console: Console) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        fabric: Fabric,
+        console: Console,
+        change: Callable[[Protocol], Protocol],
+    ) -> None:
         self.settings, self.folder, self.fabric = config.settings, folder, fabric
         self.is_writer = fabric.global_rank == 0
         self.reporter = Reporter(console if self.is_writer else Console(quiet=True), [])
-        self.data = prepare_data(self.settings, self.reporter.say)
+        self.data = prepare_data(self.settings, self.reporter.say, change)
         self.sessions = self.data.protocol.sessions(self.settings.validation, self.settings.seed)
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
