@@ -66,11 +66,6 @@ def test_every_way_to_choose_has_its_memory():
         assert not make_memory(selection, Budget(total=5), label_onwards=False).label_onwards
 
 
-@pytest.mark.parametrize("selection", STREAMS)
-def test_a_stream_has_the_policy_of_its_name(selection):
-    assert make_memory(selection, Budget(total=5), True).policy is STREAMS[selection]
-
-
 @pytest.mark.parametrize(("selection", "asks"), [("herding", True), ("random", False)])
 def test_only_herding_asks_for_features(selection, asks):
     asked = []
@@ -84,16 +79,6 @@ def test_only_herding_asks_for_features(selection, asks):
     memory.close_session(session, features, np.random.default_rng(0))
     assert len(memory) > 2
     assert asked == [session.indices.tolist()] * asks
-
-
-def test_a_random_choice_follows_its_generator():
-    kept = []
-    for seed in (0, 0, 1):
-        memory, session = make_memory("random", Budget(per_class=2), True), sessions(random_labels())[0]
-        memory.open_session(session)
-        memory.close_session(session, no_features, np.random.default_rng(seed))
-        kept.append(memory.indices.tolist())
-    assert kept[0] == kept[1] != kept[2]
 
 
 def test_a_memory_that_chooses_at_the_end_takes_nothing_on_the_way():
@@ -168,16 +153,6 @@ def test_labels_of_sessions_that_an_image_did_not_come_with_are_unknown(selectio
         assert (memory.labels[absent, session.first : session.stop] == -1).all()
 
 
-@pytest.mark.parametrize(("onwards", "expected"), [(True, [1, 0, 1, 1]), (False, [1, 0, -1, -1])])
-def test_opening_a_session_widens_labels_and_counts(onwards, expected):
-    first, second = sessions([[1, 0, 1, 1], [0, 1, 0, 0]])
-    memory = make_memory("reservoir", Budget(total=5), onwards)
-    learn(memory, first, np.random.default_rng(0))
-    memory.open_session(second)
-    assert memory.labels[memory.indices.tolist().index(0)].tolist() == expected
-    assert memory.counts.tolist() == [1, 1, 0, 0]
-
-
 @pytest.mark.parametrize("selection", STREAMS)
 def test_a_held_image_that_passes_again_gains_what_the_session_knows(selection):
     first, second = sessions([[1, 0, 1, 1], [0, 1, 0, 0]])
@@ -203,14 +178,3 @@ def test_within_a_session_the_state_is_that_of_its_start(selection):
     memory.close_session(second, no_features, rng)
     assert memory.indices.tolist() == memory.present().tolist() == left
     assert everything(memory)["seen"] == start["seen"] + len(second.indices)
-
-
-def test_a_share_per_class_grows_with_the_classes():
-    labels = np.repeat(np.eye(6, dtype=np.int8), 8, axis=0)
-    sizes = {}
-    for budget in (Budget(per_class=3), Budget(total=10)):
-        memory, rng, sizes[budget] = make_memory("ocdm", budget, True), np.random.default_rng(0), []
-        for session in sessions(labels):
-            learn(memory, session, rng)
-            sizes[budget].append(len(memory))
-    assert list(sizes.values()) == [[6, 12, 18], [10, 10, 10]]
