@@ -1,14 +1,15 @@
-"""What every method must hold to, ours or another package's, tried on a few tiny images.
+"""The promises that every method makes to the rest of the library, checked on a few tiny images.
 
     from mlcil.testing import check_method
 
     check_method(MyMethod)
 
-takes about a minute and raises an AssertionError that names the promise which was broken.
+takes about a minute and raises an AssertionError that names the broken promise.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -20,9 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -30,42 +29,31 @@ from torch import Tensor
 from .core.config import build, option_names
 from .core.errors import UserError
 from .core.state import State, part_of
-from .data.images import DataSet
 from .data.loading import Batch
-from .data.protocol import Protocol, Session, make_protocol
+from .data.poison import poisoned
 from .memory.buffer import Budget
 from .methods.base import Method, MethodConfig
 from .methods.finetune import FineTuning
-from .methods.registry import all_methods
-from .training import prepare
+from .methods.registry import OURS, all_methods
 from .training.config import RunConfig, make_config
 from .training.folder import load_state, memory_order
+from .training.prepare import Data, prepare_data, prepare_method
 from .training.run import run
 
 TINY: dict[str, Any] = {
-    "data": "digits:train=40,test=30,size=16",
-    "protocol": "0,1|2,3",
-    "backbone": "small_conv",
-    "weights": None,
-    "image_size": 16,
-    "epochs": 2,
-    "batch_size": 8,
-    "base_lr": 1e-3,
-    "lr": 1e-3,
-    "augment": "flip",
-    "threads": 1,
-    "accelerator": "cpu",
-    "checkpoint_seconds": 0.0,  # after every step
+    **{"data": "digits:train=40,test=30,size=16", "protocol": "0,1|2,3", "augment": "flip"},
+    **{"backbone": "small_conv", "weights": None, "image_size": 16},
+    **{"epochs": 2, "batch_size": 8, "base_lr": 1e-3, "lr": 1e-3},
+    **{"threads": 1, "accelerator": "cpu", "checkpoint_seconds": 0.0},  # a checkpoint after every step
 }
-
-STEPS_BETWEEN_CRASHES = 4  # comes to lie at the start, in the middle and at the end of epochs
+STEPS_BETWEEN_CRASHES = 4  # so that crashes hit the start, the middle and the end of epochs
 
 
 def check_method(method: type[Method], **values: Any) -> None:
-    """Try everything that the rest of the library relies on.
+    """Check everything that the rest of the library relies on.
 
     Arguments:
-        method: the class; it need not be registered, but must be importable by its module and name.
+        method: the class. It need not be registered, but another process must be able to import it.
         values: settings and options of the tiny runs, such as `backbone="test_vit"` or `width=16`.
 
     Raises:
@@ -95,14 +83,14 @@ class _Trial:
         return _config(self.method, {**self.values, **changes})
 
     def whole(self) -> Path:
-        """The folder of a run without interruption, made when it is first asked for."""
+        """The folder of an uninterrupted run, which the first call trains."""
         out = self.folder / "whole"
         if not out.exists():
             run(self.config(), out)
         return out
 
     def expect(self, holds: bool, promise: str) -> None:
-        """Fail with the method's name."""
+        """Raise an AssertionError with the method's name unless the promise holds."""
         if not holds:
             raise AssertionError(f"method {self.method.name}: {promise}")
 
@@ -114,23 +102,21 @@ def _config(method: type[Method], values: Mapping[str, Any]) -> RunConfig:
 
 @contextmanager
 def _known(method: type[Method]) -> Iterator[None]:
-    """Let the name stand for this class meanwhile."""
+    """Register the class for the time being, in place of any other of its name."""
     methods = all_methods()
-    before = methods.get(method.name)
+    before = dict(methods)
     methods[method.name] = method
     try:
         yield
     finally:
-        if before is None:
-            del methods[method.name]
-        else:
-            methods[method.name] = before
+        methods.clear()
+        methods.update(before)
 
 
 def check_results(trial: _Trial) -> None:
-    """Losses are finite, scores are as many as classes seen, and the buffer keeps to its budget."""
+    """Losses are finite, every class seen so far has a score, and the buffer keeps to its budget."""
     results = json.loads((trial.whole() / "results.json").read_text())
-    trial.expect(results["finished"], "a run ends")
+    trial.expect(results["finished"], "a run finishes")
     records = [json.loads(line) for line in (trial.whole() / "metrics.jsonl").read_text().splitlines()]
     epochs = [one["losses"] for one in records if "losses" in one]  # none where nothing is trained
     trial.expect(all(epochs), "every epoch has a loss")
@@ -150,37 +136,11 @@ def _check_budget(trial: _Trial, text: str) -> None:
 
 
 def check_growth(trial: _Trial) -> None:
-    """A grown model says the same of old classes until it is trained."""
+    """Growing the model leaves the scores of old classes as they are."""
     method = _check_round_trip(trial, trial.whole() / "session-01" / "state.safetensors")
     sizes = _data(trial).protocol.sizes
-    if len(sizes) > 1 and not trial.method.is_joint:
-        _check_growth(trial, method, sizes)
-
-
-def _data(trial: _Trial) -> prepare.Data:
-    return prepare.prepare_data(trial.config().settings, lambda line: None)
-
-
-def _check_round_trip(trial: _Trial, file: Path) -> Method:
-    """State survives the disk to the bit, and lies in memory as before: another layout would be rounded differently.
-
-    Returns:
-        The method as it was when the file was written.
-    """
-    method, _ = prepare.prepare_method(trial.config(), _data(trial).total_classes)
-    tensors, values = load_state(file)
-    tensors = part_of(tensors, "method.")
-    method.load_state(State(tensors, values["method"]))
-    loaded = method.state()
-    trial.expect(loaded.values == values["method"], "its saved values survive the disk")
-    trial.expect(loaded.tensors.keys() == tensors.keys(), "what is loaded has the tensors that were saved")
-    for name, value in loaded.tensors.items():
-        trial.expect(torch.equal(value.cpu(), tensors[name]), f"state of {name} survives the disk to the bit")
-        trial.expect(memory_order(value) == memory_order(tensors[name]), f"{name} keeps its memory layout on the disk")
-    return method
-
-
-def _check_growth(trial: _Trial, method: Method, sizes: Sequence[int]) -> None:
+    if len(sizes) == 1:  # there is nothing to grow for
+        return
     size = trial.config().settings.image_size
     images = torch.rand(6, 3, size, size, generator=torch.Generator().manual_seed(0))
     images = method.tagger.backbone.stem(images)
@@ -193,12 +153,31 @@ def _check_growth(trial: _Trial, method: Method, sizes: Sequence[int]) -> None:
     trial.expect(torch.equal(before, after[:, : before.shape[1]]), "growing leaves the old classes' scores as they are")
 
 
-class _InterruptedError(Exception):
-    """Raised in place of a crash."""
+def _data(trial: _Trial) -> Data:
+    return prepare_data(trial.config().settings, lambda line: None)
+
+
+def _check_round_trip(trial: _Trial, file: Path) -> Method:
+    """What is saved can be loaded, to the bit and with the same memory layout, which decides how products round.
+
+    Returns:
+        The method as it was when the file was written.
+    """
+    method, _ = prepare_method(trial.config(), _data(trial).total_classes)
+    tensors, values = load_state(file)
+    tensors = part_of(tensors, "method.")
+    method.load_state(State(tensors, values["method"]))
+    loaded = method.state()
+    trial.expect(loaded.values == values["method"], "its saved values survive the disk")
+    trial.expect(loaded.tensors.keys() == tensors.keys(), "what is loaded has the tensors that were saved")
+    for name, value in loaded.tensors.items():
+        trial.expect(torch.equal(value.cpu(), tensors[name]), f"state of {name} survives the disk to the bit")
+        trial.expect(memory_order(value) == memory_order(tensors[name]), f"{name} keeps its memory layout on the disk")
+    return method
 
 
 def check_resume(trial: _Trial) -> None:
-    """A run that is interrupted again and again ends as if it had not been."""
+    """A run that crashes again and again ends as if it had not."""
     out, method, is_finished = trial.folder / "resumed", trial.method, False
     settings = trial.config().settings
     calls = -(-settings.batch_size // (settings.micro_batch or settings.batch_size))  # of `losses` in a step
@@ -206,36 +185,34 @@ def check_resume(trial: _Trial) -> None:
         left = STEPS_BETWEEN_CRASHES * calls
 
         class Stopping(method):  # type: ignore[valid-type, misc]
-            """The method, until it stops."""
+            """The method, which crashes after some steps."""
 
             def losses(self, batch: Batch) -> dict[str, Tensor]:
                 nonlocal left
                 left -= 1
                 if left < 0:
-                    raise _InterruptedError
-                found: dict[str, Tensor] = super().losses(batch)
-                return found
+                    raise InterruptedError
+                return super().losses(batch)  # type: ignore[no-any-return]
 
         with _known(Stopping):
             try:
                 run(trial.config(), out)
                 is_finished = True
-            except _InterruptedError:
+            except InterruptedError:
                 _check_round_trip(trial, max(out.glob("session-*/*.safetensors"), key=lambda file: file.parent.name))
     trial.expect(_same_outcome(out, trial.whole()), "an interrupted run continues to the same result, to the bit")
 
 
 def check_hidden_labels(trial: _Trial) -> None:
     """Replacing every label that a session may not see by noise changes nothing."""
-    out, real = trial.folder / "poisoned", make_protocol
-    with patch.object(prepare, "make_protocol", lambda *given: poisoned(real(*given))):
-        run(trial.config(), out)
-    trial.expect(_same_outcome(out, trial.whole()), "no label that a session may not see is read")
+    out = trial.folder / "poisoned"
+    run(trial.config(), out, _change=poisoned)
+    trial.expect(_same_outcome(out, trial.whole()), "it reads no label that a session may not see")
 
 
 def check_plain(trial: _Trial) -> None:
-    """With the options named by `Method.finetuning_options` and no buffer, it is fine-tuning step for step."""
-    plain, method = trial.method.finetuning_options, trial.method
+    """With the options in `Method.finetuning_options` and no buffer, the method is fine-tuning, step for step."""
+    method, plain = trial.method, trial.method.finetuning_options
     if plain is None:
         return
     own = {key: value for key, value in trial.values.items() if key in option_names(method.Config)}
@@ -245,12 +222,12 @@ def check_plain(trial: _Trial) -> None:
     tuned = RunConfig(replace(settings, method="ft"), MethodConfig(config.options.missing))
     with _known(FineTuning):
         run(tuned, trial.folder / "fine-tuning")
-    ours, theirs = (_tagger(trial.folder / name) for name in ("plain", "fine-tuning"))
+    ours, theirs = (part_of(_state(trial.folder / name), "method.tagger.") for name in ("plain", "fine-tuning"))
     trial.expect(_same(ours, theirs), f"with {dict(plain)} and no buffer it equals fine-tuning, step for step")
 
 
 def check_base(trial: _Trial) -> None:
-    """A method that lets its first session be shared ends the same when fine-tuning trained it."""
+    """A method whose first session can be shared ends the same if fine-tuning trained that session."""
     method, bases = trial.method, str(trial.folder / "bases")
     if not method.base_is_finetuning:
         return
@@ -259,30 +236,23 @@ def check_base(trial: _Trial) -> None:
         run(trial.config(bases=bases), trial.folder / "giver")
     run(trial.config(bases=bases), trial.folder / "taker")
     trial.expect(len(list(Path(bases).glob("*.safetensors"))) == 1, "its first session can be shared")
-    trial.expect(
-        _same_outcome(trial.folder / "taker", trial.whole()),
-        "its first session is fine-tuning's (`base_is_finetuning`)",
-    )
+    is_same = _same_outcome(trial.folder / "taker", trial.whole())
+    trial.expect(is_same, "its first session is fine-tuning's (`base_is_finetuning`)")
 
 
 def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> None:
     """Each method runs in two processes that exchange gradients over gloo.
 
     Arguments:
-        cases: classes, importable by module and name, and their settings as for `check_method`.
+        cases: classes, and their settings as for `check_method`.
     """
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         (folder / "cases.json").write_text(json.dumps([[*_address(one), dict(values)] for one, values in cases]))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        paths = os.pathsep.join(sys.path)
-        done = subprocess.run(
-            [*command, "-m", __name__, str(folder)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command += ["-m", __name__, str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         for number, (method, _) in enumerate(cases):
             results = folder / str(number) / "results.json"
             if done.returncode or not (results.exists() and json.loads(results.read_text())["finished"]):
@@ -290,51 +260,25 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
 
 
 def _address(method: type[Method]) -> tuple[str, str]:
-    """The module and name by which another process finds a class; no module for one that the registry has."""
-    if all_methods().get(method.name) is method:
+    """Where another process finds the class: module and name, or "" and its name in the registry for a variant."""
+    module, name = method.__module__, method.__qualname__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is method:
+        return module, name
+    if method in OURS:
         return "", method.name
-    if method.__module__ == "__main__" or "<locals>" in method.__qualname__:
-        raise UserError(f"method {method.name}: put its class at the top of a module that can be imported")
-    return method.__module__, method.__qualname__
+    raise UserError(f"method {method.name}: put its class at the top of a module that can be imported")
 
 
 def _run_cases(folder: Path) -> None:
     """What each of the two processes does."""
-    import importlib
-
     for number, (module, name, values) in enumerate(json.loads((folder / "cases.json").read_text())):
-        method: Any = importlib.import_module(module) if module else all_methods()[name]
-        for part in name.split(".") if module else ():
-            method = getattr(method, part)
+        method = getattr(importlib.import_module(module), name) if module else all_methods()[name]
         with _known(method):
-            config = _config(method, {**values, "devices": 2, "strategy": "ddp", "epochs": 1})
-            run(config, folder / str(number))
-
-
-@dataclass(frozen=True, eq=False)
-class PoisonedProtocol(Protocol):
-    """Sessions as they are, every label that a session may not see replaced by noise."""
-
-    truth: DataSet = None  # type: ignore[assignment]
-
-    def _session(self, number: int, first: int, stop: int) -> Session:
-        seen = _noise(self.truth, number)
-        seen.train.labels[:, first:stop] = self.truth.train.labels[:, first:stop]
-        return Protocol(seen, self.sizes)._session(number, first, stop)
-
-
-def poisoned(protocol: Protocol) -> Protocol:
-    """The protocol with noise in place of whatever a session may not see."""
-    return PoisonedProtocol(_noise(protocol.data, 0), protocol.sizes, protocol.data)
-
-
-def _noise(data: DataSet, seed: int) -> DataSet:
-    noise = np.random.default_rng(seed).integers(-1, 2, data.train.labels.shape).astype(np.int8)
-    return DataSet(replace(data.train, labels=noise), data.test)
+            run(_config(method, {**values, "devices": 2, "strategy": "ddp", "epochs": 1}), folder / str(number))
 
 
 def _same_outcome(one: Path, other: Path) -> bool:
-    """Whether two runs have the same results, but for the clock, and the same state to the bit."""
+    """Whether two runs have the same results, apart from times, and the same state to the bit."""
     results = [json.loads((folder / "results.json").read_text()) for folder in (one, other)]
     for session in (session for result in results for session in result["sessions"]):
         del session["train_seconds"]
@@ -343,10 +287,6 @@ def _same_outcome(one: Path, other: Path) -> bool:
 
 def _state(folder: Path) -> dict[str, Tensor]:
     return load_file(sorted(folder.glob("session-*/state.safetensors"))[-1])
-
-
-def _tagger(folder: Path) -> dict[str, Tensor]:
-    return part_of(_state(folder), "method.tagger.")
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

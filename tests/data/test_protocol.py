@@ -6,8 +6,8 @@ from hypothesis.extra.numpy import arrays
 
 from mlcil.core.errors import UserError
 from mlcil.data.images import DataSet, LabelledImages
+from mlcil.data.poison import poisoned
 from mlcil.data.protocol import Protocol, class_order, make_protocol, parse_protocol
-from mlcil.testing import poisoned
 
 
 def data_of(train, test=None, classes=None):

@@ -51,14 +51,6 @@ def test_the_old_classes_are_summed(rows, temperature):
     assert sigmoid_distillation(now, before, temperature).tolist() == pytest.approx([expected], rel=1e-5, abs=1e-6)
 
 
-def test_each_image_has_its_own_loss():
-    now, before = gaussian(0, 5, 7), gaussian(1, 5, 7)
-    loss = sigmoid_distillation(now, before)
-    assert loss.shape == (5,)
-    alone = torch.cat([sigmoid_distillation(a[None], b[None]) for a, b in zip(now, before, strict=True)])
-    torch.testing.assert_close(loss, alone)
-
-
 @given(seed=st.integers(0, 2**31), columns=st.integers(1, 60), exponent=st.floats(-2, 1))
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_at_the_first_step_it_is_the_teachers_entropy_with_no_gradient(seed, columns, exponent):
@@ -125,15 +117,6 @@ def test_nothing_known_is_a_zero_with_zero_gradient():
     distance.backward()
     assert distance.item() == 0
     assert (now.grad == 0).all()
-
-
-def test_growing_the_head_does_not_change_the_distance():
-    now, stored, known = gaussian(5, 4, 6), gaussian(6, 4, 6), prefix([2, 6, 4, 6], 6)
-    grown = torch.cat([now, 100 * gaussian(7, 4, 3)], dim=1)
-    padded = torch.cat([stored, torch.full((4, 3), math.nan)], dim=1)
-    wider = torch.cat([known, torch.zeros(4, 3, dtype=torch.bool)], dim=1)
-    assert logit_distance(grown, padded, wider).item() == pytest.approx(logit_distance(now, stored, known).item())
-    assert logit_distance(grown, torch.cat([now, padded[:, 6:]], dim=1), wider).item() == 0
 
 
 def test_stored_logits_get_no_gradient_and_half_precision_does_not_overflow():

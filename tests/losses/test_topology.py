@@ -78,20 +78,6 @@ def test_rotation_and_scale_do_not_matter(seed, exponent):
     assert topology_loss(now, turned).item() == pytest.approx(topology_loss(now, before).item(), abs=2e-5)
 
 
-def test_adding_a_constant_to_all_similarities_does_not_matter():
-    now, before = gaussian(3, 10, 16), gaussian(4, 10, 16)
-    unit = torch.nn.functional.normalize(now, dim=1)
-    shifted = torch.cat([unit, torch.ones(10, 1)], dim=1)  # every similarity s becomes (s + 1) / 2
-    assert topology_loss(shifted, before).item() == pytest.approx(topology_loss(now, before).item(), abs=2e-5)
-
-
-def test_reversed_relations_cost_two():
-    before = torch.tensor([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0]])
-    now = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.8, 0.6, 0.0]])
-    pairs = torch.tensor([[0, 1, 1], [1, 0, 0], [1, 0, 0]], dtype=torch.bool)
-    assert topology_loss(now, before, pairs).item() == pytest.approx(2, abs=1e-6)
-
-
 def nothing_connected(size):
     return torch.zeros(size, size, dtype=torch.bool)
 
@@ -159,10 +145,3 @@ def test_autocast_does_not_coarsen_the_similarities():
     with torch.autocast("cpu", torch.bfloat16):
         loss = topology_loss(now, before)
     assert torch.equal(loss, topology_loss(now, before))
-
-
-def test_half_precision_is_compared_in_float32():
-    before = (gaussian(14, 8, 64) * 3000).clamp(-6e4, 6e4).half()  # squares overflow in half precision
-    loss = topology_loss(before, before)
-    assert loss.dtype == torch.float32
-    assert abs(loss.item()) <= 1e-6

@@ -109,7 +109,6 @@ def test_budget_and_labels_over_sessions(seed, images, classes, step, budget, on
 
 
 # Image 0 has classes of sessions 1 and 2; with one exemplar per class it is chosen twice.
-TWICE = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]
 
 
 def test_an_image_chosen_for_two_classes_is_kept_once():
@@ -161,14 +160,6 @@ def test_an_image_that_returns_unchosen_gains_no_label():
     assert buffer.labels[1].tolist() == [-1, 1]
 
 
-def test_exemplars_are_annotated_when_a_session_opens():
-    first, second = sessions(TWICE, "B2-C1")
-    for onwards, expected in ((True, [1, 0, 1]), (False, [1, 0, -1])):
-        buffer = run(ExemplarBuffer(Budget(per_class=1), onwards), [first])
-        buffer.open_session(second)
-        assert buffer.labels[buffer.indices.tolist().index(0)].tolist() == expected
-
-
 def test_a_total_budget_trims_old_classes():
     labels = np.repeat(np.eye(4, dtype=np.int8), 10, axis=0)
     buffer, lists = ExemplarBuffer(Budget(total=10)), []
@@ -180,19 +171,6 @@ def test_a_total_budget_trims_old_classes():
     for before, after in pairwise(lists):
         for old, kept in zip(before, after, strict=False):
             assert kept == old[: len(kept)]  # the first of the herding order stay
-
-
-def test_more_classes_than_places():
-    buffer = run(ExemplarBuffer(Budget(total=2)), sessions(np.eye(5, dtype=np.int8), "B0-C1"))
-    assert buffer.indices.tolist() == [0, 1]
-    assert buffer.labels.shape == (2, 5)
-
-
-def test_exemplars_per_class():
-    labels = np.repeat(np.eye(3, dtype=np.int8), [10, 2, 5], axis=0)
-    buffer = run(ExemplarBuffer(Budget(per_class=4)), sessions(labels, "B0-C1"))
-    assert len(buffer.chosen[1]) == 2
-    assert [len(buffer.chosen[0]), len(buffer.chosen[2])] == [4, 4]
 
 
 def test_features_are_asked_once_for_the_session_alone():

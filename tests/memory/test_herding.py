@@ -61,14 +61,6 @@ def test_a_longer_list_starts_with_the_shorter_one():
     assert herd(features, 40)[:7].tolist() == herd(features, 7).tolist()
 
 
-def test_the_input_stays_as_it_is_and_the_answer_too():
-    features = POINTS.copy()
-    first = herd(features, 4)
-    assert np.array_equal(features, POINTS)
-    assert np.array_equal(first, herd(features, 4))
-    assert first.dtype == np.int64
-
-
 def test_all_zero_features_are_no_error():
     assert herd(np.zeros((3, 4), np.float32), 2).tolist() == [0]
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mlcil.losses.distillation import logit_distance
 from mlcil.memory.logits import StoredLogits
 
 
@@ -30,20 +29,6 @@ def test_logits_are_found_by_image_in_any_order_with_the_width_of_their_time():
 def test_a_logit_of_zero_is_known():
     _, known = filled().get(images(8), 2)
     assert known.all()
-
-
-def test_of_an_image_that_was_never_stored_nothing_is_known():
-    stored = filled()
-    logits, known = stored.get(images(4, 3), 2)
-    assert logits.tolist() == [[0, 0], [1, -1]]
-    assert known.tolist() == [[False, False], [True, True]]
-    assert 3 in stored
-    assert 4 not in stored
-
-
-def test_no_image_gives_no_rows():
-    logits, known = filled().get(images(), 3)
-    assert logits.shape == known.shape == (0, 3)
 
 
 def test_putting_again_replaces_and_may_widen():
@@ -84,11 +69,3 @@ def test_all_but_the_kept_are_forgotten_and_unknown_ones_do_not_appear():
     assert stored.get(images(8, 5), 3)[0].tolist() == [[2, 0, 0], [0.5, 0.25, -4]]
     stored.keep([])
     assert 8 not in stored
-
-
-def test_the_distance_is_over_what_was_stored():
-    stored = StoredLogits()
-    stored.put(images(6), torch.tensor([[1.0, -1.0, 0.5]]))
-    now = torch.tensor([[0.0, -1.0, 1.5, 7.0, -7.0]])
-    # Padding with zeros would give 20.
-    assert logit_distance(now, *stored.get(images(6), 5)).item() == pytest.approx(0.666667, abs=1e-6)

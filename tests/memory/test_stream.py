@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlcil.memory.ocdm import TINY, balanced, divergence, divergences_without, greedy_selection
-from mlcil.memory.prs import acceptance, overshoot, partitioning_reservoir, sample_out, sample_out_candidates
+from mlcil.memory.ocdm import TINY, balanced, divergences_without, greedy_selection
+from mlcil.memory.prs import acceptance, partitioning_reservoir, sample_out, sample_out_candidates
 from mlcil.memory.stream import StreamMemory, proportions, reservoir
 
 POLICIES = [reservoir, partitioning_reservoir, balanced]
@@ -41,7 +41,7 @@ def stock_of(labels, counts=None, first=0):
 
 
 def feed(policy, labels, capacity, seed=0, batch=10, indices=None, stock=None, **options):
-    stock = StreamMemory.empty(labels.shape[1]) if stock is None else stock
+    stock = stock_of(labels[:0]) if stock is None else stock
     indices = np.arange(len(labels)) if indices is None else np.asarray(indices)
     rng = np.random.default_rng(seed)
     for start in range(0, len(labels), batch):
@@ -75,7 +75,7 @@ def test_reference_removal_of_ocdm(seed):
     assert set(stock.indices.tolist()) == pure | {2, 3, 4}
     assert taken.tolist() == [4, *(pure & {5})]
     assert positives(stock).tolist() == [2, 2, 1]
-    assert divergence(positives(stock), np.full(3, 1 / 3)) == pytest.approx(0.048728, abs=5e-7)
+    assert literal_divergence(positives(stock), np.full(3, 1 / 3)) == pytest.approx(0.048728, abs=5e-7)
 
 
 def test_ties_of_ocdm_are_broken_at_random():
@@ -182,9 +182,6 @@ def test_distances_of_ocdm_equal_the_literal_rule(seed, images, classes, rho):
     target = proportions(labels.sum(axis=0) + np.random.default_rng(seed).integers(1, 9, classes), rho)
     fast = divergences_without(labels.astype(float), labels.sum(axis=0).astype(float), target)
     assert fast == pytest.approx(literal_without(labels.tolist(), target), rel=1e-9, abs=1e-9)
-    assert divergence(labels.sum(axis=0), target) == pytest.approx(
-        literal_divergence(labels.sum(axis=0).tolist(), target)
-    )
 
 
 @given(seed=seeds, images=st.integers(2, 20), classes=st.integers(1, 5), rho=st.sampled_from([0.0, 0.5]))
@@ -222,25 +219,11 @@ def test_with_power_one_a_single_label_is_accepted_like_in_a_plain_reservoir(cou
     assert acceptance(labels, np.array(counts), capacity, 1.0) == pytest.approx(expected)
 
 
-def test_with_power_one_a_balanced_single_label_stream_is_held_uniformly():
-    labels, times = single_label(1, 60, [1, 1, 1]), np.zeros(60)
-    for seed in range(100):
-        times[feed(partitioning_reservoir, labels, 15, seed, rho=1.0).indices] += 1
-    assert times.sum() == 100 * 15
-    # Three thirds of the stream, each expected to hold a third of the memory.
-    assert times.reshape(3, 20).sum(axis=1) / times.sum() == pytest.approx([1 / 3] * 3, abs=0.05)
-
-
 @pytest.mark.parametrize(("rho", "expected"), [(1.0, [0.7, 0.2, 0.1]), (0.0, [1 / 3] * 3)])
 def test_the_memory_of_prs_has_its_target_composition(rho, expected):
     stock = feed(partitioning_reservoir, single_label(2, 2000, [7, 2, 1]), 90, rho=rho)
     assert len(stock) == 90
     assert positives(stock) / 90 == pytest.approx(expected, abs=0.06)
-
-
-def test_a_class_that_was_never_shown_is_always_accepted():
-    assert acceptance(np.array([1, 1], np.int8), np.array([500, 0]), 10, -0.03) == pytest.approx(1)
-    assert acceptance(np.array([0, 1], np.int8), np.array([500, 0]), 0, -0.03) == 0
 
 
 def test_a_class_that_the_memory_has_lost_can_come_back():
@@ -249,28 +232,6 @@ def test_a_class_that_the_memory_has_lost_can_come_back():
     assert chance == pytest.approx(10 * 0.5 / 50)
     chance = acceptance(np.array([1, 0], np.int8), np.array([50, 50]), 10, 0.0, held)
     assert chance == pytest.approx(10 / 50)  # the lost class has no share
-
-
-def test_counts_are_updated_after_the_decision_of_prs():
-    # The second image is the first of class B: with its own count in n_c its chance would be 1 * 1/2.
-    stocks = [feed(partitioning_reservoir, table("A", "B", classes=2), 1, seed, rho=0.0) for seed in range(20)]
-    assert [stock.indices.tolist() for stock in stocks] == [[1]] * 20
-
-
-def test_the_class_that_gives_an_image_away_is_drawn_by_softmax():
-    labels = table("A", "A", "A", "B", "B", "C")
-    delta = overshoot(labels == 1, np.full(3, 1 / 3))
-    assert delta == pytest.approx([1, 0, -1])
-    rng = np.random.default_rng(5)
-    gone = np.array([labels[sample_out(labels, np.array([9, 9, 9]), 0.0, rng)].argmax() for _ in range(3000)])
-    expected = np.exp(delta) / np.exp(delta).sum()
-    assert np.bincount(gone, minlength=3) / 3000 == pytest.approx(expected, abs=0.03)
-
-
-def test_equally_good_images_of_prs_leave_with_the_same_chance():
-    labels, rng = table("A", "A", "A", "A", classes=1), np.random.default_rng(0)
-    gone = np.bincount([sample_out(labels, np.array([9]), 0.0, rng) for _ in range(2000)], minlength=4)
-    assert gone / 2000 == pytest.approx([0.25] * 4, abs=0.04)
 
 
 def test_labels_of_classes_that_the_stream_has_not_shown_do_not_decide_what_leaves():
@@ -297,18 +258,6 @@ def test_single_label_counts_of_ocdm_differ_by_at_most_one(seed, classes, each, 
     assert np.ptp(positives(stock)) <= 1
 
 
-@given(seed=seeds, images=st.integers(1, 30), classes=st.integers(1, 6))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_a_duplicate_cannot_increase_the_distance_of_ocdm(seed, images, classes):
-    labels = random_labels(seed, images, classes)
-    labels[:, 0] |= ~labels.any(axis=1)
-    stock, seen = stock_of(labels), labels.any(axis=0)
-    target = proportions(stock.counts[seen], 0.0)
-    before = divergence(positives(stock)[seen], target)
-    balanced(stock, np.array([999]), labels[:1], images, np.random.default_rng(seed))
-    assert divergence(positives(stock)[seen], target) <= before + 1e-9
-
-
 def test_the_target_of_ocdm_follows_the_stream_with_power_one():
     stock = feed(balanced, single_label(3, 1000, [7, 2, 1]), 50, rho=1.0)
     assert positives(stock) / 50 == pytest.approx(stock.counts / stock.seen, abs=0.021)
@@ -326,17 +275,7 @@ def test_classes_that_the_stream_has_not_shown_are_no_part_of_the_target_of_ocdm
     stock = stock_of(labels, counts=[2, 1, 0])
     balanced(stock, np.array([7]), np.array([[0, 1, 0]], np.int8), 3, np.random.default_rng(0))
     assert positives(stock)[:2].tolist() in ([2, 1], [1, 2])
-    assert np.isfinite(divergence(positives(stock)[:2], proportions(stock.counts[:2], 0.0)))
-
-
-def test_a_random_part_of_the_batch_fills_what_room_there_is_in_an_ocdm_memory():
-    parts = set()
-    for seed in range(60):
-        stock = stock_of(table("A"))
-        balanced(stock, np.arange(1, 5), table("A", "A", "B", "B"), 3, np.random.default_rng(seed))
-        assert stock.indices[0] == 0
-        parts.add(tuple(stock.indices[1:].tolist()))
-    assert parts == {(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)}
+    assert np.isfinite(literal_divergence(positives(stock)[:2], proportions(stock.counts[:2], 0.0)))
 
 
 # Reservoir
@@ -371,7 +310,7 @@ def test_a_reservoir_holds_images_without_a_positive_too():
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_whatever_comes_the_memory_is_sound(seed, policy, capacities, classes):
-    rng, stock, shown = np.random.default_rng(seed), StreamMemory.empty(classes), []
+    rng, stock, shown = np.random.default_rng(seed), stock_of(np.empty((0, classes))), []
     images = random_labels(seed, 30, classes, unknown=0.3)
     for capacity in capacities:
         batch = rng.integers(0, 30, rng.integers(0, 8))  # images return, also within a batch
@@ -388,36 +327,9 @@ def test_whatever_comes_the_memory_is_sound(seed, policy, capacities, classes):
         assert all(part.flags.c_contiguous and part.flags.owndata for part in (stock.indices, stock.labels))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_generator_gives_the_same_memory(policy):
-    labels = random_labels(3, 200, 5)
-    first, again, other = (feed(policy, labels, 20, seed) for seed in (1, 1, 2))
-    assert np.array_equal(first.indices, again.indices)
-    assert np.array_equal(first.labels, again.labels)
-    assert not np.array_equal(first.indices, other.indices)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_batch_stays_as_it_is(policy):
-    labels, indices = random_labels(3, 50, 5, unknown=0.2), np.arange(50)
-    feed(policy, labels, 10, indices=indices)
-    assert np.array_equal(labels, random_labels(3, 50, 5, unknown=0.2))
-    assert np.array_equal(indices, np.arange(50))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_memory_with_room_takes_all(policy):
-    stock = StreamMemory.empty(3)
-    taken = policy(stock, np.array([5, 3, 9]), table("A", "AB", "C"), 3, np.random.default_rng(0))
-    assert taken.tolist() == [5, 3, 9]
-    assert stock.indices.tolist() == [5, 3, 9]
-    assert np.array_equal(stock.labels, table("A", "AB", "C"))
-    assert stock.counts.tolist() == [2, 1, 1]
-
-
 @pytest.mark.parametrize("policy", [partitioning_reservoir, balanced])
 def test_images_without_a_positive_are_passed_over_but_seen(policy):
-    stock = StreamMemory.empty(2)
+    stock = stock_of(np.empty((0, 2)))
     labels = np.array([[0, 0], [-1, 0], [0, 1], [-1, -1]], np.int8)
     assert policy(stock, np.arange(4), labels, 10, np.random.default_rng(0)).tolist() == [2]
     assert stock.indices.tolist() == [2]
@@ -466,13 +378,6 @@ def test_a_returning_image_stays_in_an_ocdm_memory_when_others_of_its_batch_ente
         assert set(stock.indices.tolist()) in ({0, 1, 3, 9}, {0, 2, 3, 9})
 
 
-def test_images_that_all_return_leave_a_shrinking_ocdm_memory_all_the_same():
-    stock = stock_of(table("A", "A", "B"))
-    taken = balanced(stock, np.arange(3), table("A", "A", "B"), 2, np.random.default_rng(0))
-    assert positives(stock).tolist() == [1, 1, 0]
-    assert set(taken.tolist()) == set(stock.indices.tolist())
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_grown_capacity_is_filled_first(policy):
     stock = feed(policy, single_label(0, 500, [1, 1]), 10)
@@ -499,15 +404,6 @@ def test_prs_and_ocdm_shrink_towards_their_target(policy):
     assert positives(stock) == pytest.approx([10, 10, 10], abs=1.5)
 
 
-def test_a_reservoir_shrinks_at_random():
-    times = np.zeros(8)
-    for seed in range(400):
-        stock = stock_of(np.ones((8, 1)))
-        reservoir(stock, np.empty(0, np.int64), np.empty((0, 1), np.int8), 2, np.random.default_rng(seed))
-        times[stock.indices] += 1
-    assert times / 400 == pytest.approx([0.25] * 8, abs=0.08)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nothing_is_held_without_capacity(policy):
     stock = feed(policy, random_labels(0, 40, 3), 0)
@@ -520,44 +416,8 @@ def test_nothing_is_held_without_capacity(policy):
 def test_a_batch_that_does_not_fit_the_memory_is_an_error(policy):
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"Got labels of shape \(1, 3\) for the batch, expected \(1, 2\)"):
-        policy(StreamMemory.empty(2), np.array([0]), table("A"), 5, rng)
+        policy(stock_of(np.empty((0, 2))), np.array([0]), table("A"), 5, rng)
     with pytest.raises(ValueError, match="Got labels of shape"):
-        policy(StreamMemory.empty(3), np.array([0, 1]), table("A"), 5, rng)
+        policy(stock_of(np.empty((0, 3))), np.array([0, 1]), table("A"), 5, rng)
     with pytest.raises(ValueError, match="Got a capacity of -1"):
-        policy(StreamMemory.empty(3), np.array([0]), table("A"), -1, rng)
-
-
-# Growing by classes
-
-
-def test_widen_appends_labels_and_counts_of_zero():
-    stock = stock_of([[1, 0], [0, 1]])
-    stock.widen(np.asfortranarray(np.array([[-1, 1], [0, -1]], np.int8)))
-    assert stock.labels.tolist() == [[1, 0, -1, 1], [0, 1, 0, -1]]
-    assert stock.counts.tolist() == [1, 1, 0, 0]
-    assert stock.labels.flags.c_contiguous
-    assert stock.labels.dtype == np.int8
-
-
-def test_widen_from_nothing():
-    stock = StreamMemory.empty()
-    stock.widen(np.empty((0, 4), np.int8))
-    assert (stock.labels.shape, stock.counts.tolist(), stock.seen) == ((0, 4), [0] * 4, 0)
-
-
-@pytest.mark.parametrize("shape", [(1, 2), (3, 2), (2,)])
-def test_columns_for_another_number_of_images_are_an_error(shape):
-    with pytest.raises(ValueError, match=r"expected \(2, new classes\)"):
-        stock_of([[1], [0]]).widen(np.zeros(shape, np.int8))
-
-
-@pytest.mark.parametrize("fill", [-1, 1])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_new_session_with_new_classes_goes_on(policy, fill):
-    stock = feed(policy, single_label(0, 300, [3, 1]), 12)
-    stock.widen(np.full((12, 2), fill, np.int8))
-    later = np.concatenate([np.full((300, 2), -1, np.int8), single_label(1, 300, [1, 1])], axis=1)
-    feed(policy, later, 24, indices=np.arange(300, 600), stock=stock)
-    assert len(stock) == 24
-    assert (positives(stock)[2:] > 0).all()
-    assert stock.counts.sum() == stock.seen == 600
+        policy(stock_of(np.empty((0, 3))), np.array([0]), table("A"), -1, rng)

@@ -66,11 +66,6 @@ def test_every_way_to_choose_has_its_memory():
         assert not make_memory(selection, Budget(total=5), label_onwards=False).label_onwards
 
 
-@pytest.mark.parametrize("selection", STREAMS)
-def test_a_stream_has_the_policy_of_its_name(selection):
-    assert make_memory(selection, Budget(total=5), True).policy is STREAMS[selection]
-
-
 @pytest.mark.parametrize(("selection", "asks"), [("herding", True), ("random", False)])
 def test_only_herding_asks_for_features(selection, asks):
     asked = []
@@ -86,16 +81,6 @@ def test_only_herding_asks_for_features(selection, asks):
     assert asked == [session.indices.tolist()] * asks
 
 
-def test_a_random_choice_follows_its_generator():
-    kept = []
-    for seed in (0, 0, 1):
-        memory, session = make_memory("random", Budget(per_class=2), True), sessions(random_labels())[0]
-        memory.open_session(session)
-        memory.close_session(session, no_features, np.random.default_rng(seed))
-        kept.append(memory.indices.tolist())
-    assert kept[0] == kept[1] != kept[2]
-
-
 def test_a_memory_that_chooses_at_the_end_takes_nothing_on_the_way():
     memory, session = make_memory("herding", Budget(per_class=2), True), sessions(random_labels())[0]
     memory.open_session(session)
@@ -107,11 +92,13 @@ def test_a_memory_that_chooses_at_the_end_takes_nothing_on_the_way():
 @pytest.mark.parametrize("budget", [Budget(total=7), Budget(per_class=2)])
 def test_it_does_what_its_policy_does(selection, budget):
     labels, policy = random_labels(), STREAMS[selection]
-    memory, stock = make_memory(selection, budget, label_onwards=True), StreamMemory.empty()
+    memory = make_memory(selection, budget, label_onwards=True)
+    stock = StreamMemory(np.empty(0, np.int64), np.empty((0, 0), np.int8), np.zeros(0, np.int64), 0)
     ours, theirs = np.random.default_rng(3), np.random.default_rng(3)
     for session in sessions(labels):
         memory.open_session(session)
-        stock.widen(labels[stock.indices, session.first : session.stop])
+        stock.labels = np.append(stock.labels, labels[stock.indices, session.first : session.stop], axis=1)
+        stock.counts = np.append(stock.counts, np.zeros(session.stop - session.first, np.int64))
         for rows in batches(session):
             indices, known = session.indices[rows], session.labels[rows]
             taken = memory.observe(indices, known, ours)
@@ -166,16 +153,6 @@ def test_labels_of_sessions_that_an_image_did_not_come_with_are_unknown(selectio
         assert (memory.labels[absent, session.first : session.stop] == -1).all()
 
 
-@pytest.mark.parametrize(("onwards", "expected"), [(True, [1, 0, 1, 1]), (False, [1, 0, -1, -1])])
-def test_opening_a_session_widens_labels_and_counts(onwards, expected):
-    first, second = sessions([[1, 0, 1, 1], [0, 1, 0, 0]])
-    memory = make_memory("reservoir", Budget(total=5), onwards)
-    learn(memory, first, np.random.default_rng(0))
-    memory.open_session(second)
-    assert memory.labels[memory.indices.tolist().index(0)].tolist() == expected
-    assert memory.counts.tolist() == [1, 1, 0, 0]
-
-
 @pytest.mark.parametrize("selection", STREAMS)
 def test_a_held_image_that_passes_again_gains_what_the_session_knows(selection):
     first, second = sessions([[1, 0, 1, 1], [0, 1, 0, 0]])
@@ -201,14 +178,3 @@ def test_within_a_session_the_state_is_that_of_its_start(selection):
     memory.close_session(second, no_features, rng)
     assert memory.indices.tolist() == memory.present().tolist() == left
     assert everything(memory)["seen"] == start["seen"] + len(second.indices)
-
-
-def test_a_share_per_class_grows_with_the_classes():
-    labels = np.repeat(np.eye(6, dtype=np.int8), 8, axis=0)
-    sizes = {}
-    for budget in (Budget(per_class=3), Budget(total=10)):
-        memory, rng, sizes[budget] = make_memory("ocdm", budget, True), np.random.default_rng(0), []
-        for session in sessions(labels):
-            learn(memory, session, rng)
-            sizes[budget].append(len(memory))
-    assert list(sizes.values()) == [[6, 12, 18], [10, 10, 10]]

@@ -11,7 +11,6 @@ from mlcil.evaluation.metrics import average_precision, f1_scores
 from mlcil.methods.analytic import balanced_weights
 from mlcil.models.ridge import choose_ridge, score_calibration, solve
 from mlcil.models.statistics import merged, without
-from mlcil.training.config import make_config
 
 SMALL = {"expansion": 8, "window": 0.5}
 
@@ -53,13 +52,6 @@ def test_sessions_give_the_solution_of_all_their_images_at_once(world):
     torch.testing.assert_close(found, literal(method, world, 2.0), rtol=0, atol=1e-6)
     assert method.statistics.classes == tuple("abcdef")
     torch.testing.assert_close(method.tagger.weights.double(), found, rtol=1e-5, atol=1e-6)
-
-
-def test_images_and_passes(world):
-    learned(world)
-    sessions = world.sessions()
-    assert world.passes[0] == sessions[0].indices.tolist()
-    assert len(world.passes) == 2 * len(sessions)  # once for the sums, once for the scale of windows
 
 
 def test_it_trains_nothing_and_leaves_the_backbone_alone(world):
@@ -198,14 +190,6 @@ def test_thresholds_and_notes(world):
     assert 0 < notes["freedom"] < 1
     given = learned(world, ridge=7.0)
     assert given.notes()["ridge"] == 7.0
-
-
-def test_options():
-    assert make_config({"method": "analytic"}).settings.augment == "none"
-    with pytest.raises(UserError, match="missing: got 'ignore', expected one of negative"):
-        make_config({"method": "analytic"}, {"missing": "ignore"})
-    with pytest.raises(UserError, match="^method analytic keeps no exemplars"):
-        make_config({"method": "analytic", "buffer": "2"})
 
 
 def test_attention_heads_must_divide_the_width(world):

@@ -67,16 +67,6 @@ def test_without_decay_a_shift_of_the_logits_is_taken_back(seed, shift):
     assert moved == pytest.approx(beta - shift * alpha, abs=1e-3)
 
 
-def test_a_shift_by_three_moves_beta_by_minus_three_alpha():
-    logits = 2 * gaussian(0, 80, 3).double()
-    labels = noisy_labels(0, logits)
-    alpha, beta = fit_correction(logits, labels, 0.0)
-    again, moved = fit_correction(logits + 3, labels, 0.0)
-    assert (again, moved - beta) == pytest.approx((alpha, -3 * alpha), abs=1e-4)
-    _, held = fit_correction(logits + 3, labels, 0.05)
-    assert abs(held) < abs(moved) - 0.05  # the decay holds it back
-
-
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_the_fit_is_the_best_of_its_neighbourhood(decay):
     logits = 2 * gaussian(1, 50, 2).double()
@@ -123,21 +113,6 @@ def test_alpha_is_positive_whatever_the_labels_say(rows, decay):
     assert math.isfinite(beta)
 
 
-def test_alpha_is_positive_where_labels_contradict_the_scores():
-    logits = gaussian(3, 30, 2)
-    alpha, _ = fit_correction(logits, (logits < 0).to(torch.int8), 0.05)
-    assert 0 < alpha < 0.5
-
-
-def test_the_fit_needs_no_gradients_around_it():
-    logits = 2 * gaussian(4, 40, 1)
-    labels = noisy_labels(4, logits)
-    with torch.no_grad():
-        found = fit_correction(logits, labels, 0.05)
-    assert found == fit_correction(logits, labels, 0.05)
-    assert found != (1.0, 0.0)
-
-
 # The correction ----------------------------------------------------------------------------------
 
 
@@ -146,24 +121,6 @@ def test_the_newest_columns_alone_are_mapped():
     moved = corrected(logits, 2, (0.5, -3.0))
     assert torch.equal(moved[:, :3], logits[:, :3])
     torch.testing.assert_close(moved[:, 3:], 0.5 * logits[:, 3:] - 3)
-
-
-@pytest.mark.parametrize("correction", [(1.0, 0.0), (0.2, -1.5), (1.5, 0.5), (1.0, -4.0)])
-def test_the_correction_changes_no_average_precision(world, correction):
-    method, session = opened(world)
-    world.train(session, 3)
-    method.after_session(session, world.infer)
-    method.tagger.eval()
-    with torch.no_grad():
-        plain = torch.sigmoid(method.tagger(world.images).logits)
-        method.correction = correction
-        scores = method.predict(world.images)
-    labels = world.labels[:, :4]
-    before, after = average_precision(plain.numpy(), labels), average_precision(scores.numpy(), labels)
-    assert 0 < before.mean() < 1
-    assert np.abs(before - after).max() < 1e-9
-    assert torch.equal(scores[:, :2], plain[:, :2])
-    assert torch.allclose(scores[:, 2:], plain[:, 2:]) == (correction == (1.0, 0.0))
 
 
 @torch.no_grad()
@@ -245,17 +202,6 @@ def test_the_losses_are_shared_out_by_old_and_seen_classes(world, number, share,
     assert terms["distillation"].item() == pytest.approx(share * distillation, rel=1e-5)
 
 
-def test_the_teacher_of_the_second_session_needs_no_correction(world):
-    method, session = opened(world)
-    assert method.old_correction == method.correction == (1.0, 0.0)
-    method.tagger.eval()
-    term = method.losses(world.batch(session))["distillation"]
-    entropy = torch.distributions.Bernoulli(logits=method.teacher(world.batch(session).images).logits / 2).entropy()
-    assert term.item() == pytest.approx(entropy.sum(dim=1).mean().item() / 2, rel=1e-5)
-    gradients = torch.autograd.grad(term, list(method.tagger.parameters()), allow_unused=True)
-    assert max(one.abs().max().item() for one in gradients if one is not None) < 1e-6
-
-
 def test_the_teachers_newest_columns_are_corrected_with_the_last_pair_and_no_older_ones(world):
     method, session = opened(world, 2)
     world.train(session, 2)
@@ -276,35 +222,7 @@ def test_the_teachers_newest_columns_are_corrected_with_the_last_pair_and_no_old
     assert term != pytest.approx(2 / 3 * literal_distillation(now[:, :4], before, 2.0), rel=1e-4)
 
 
-def test_new_columns_are_not_distilled(world):
-    method, session = opened(world)
-    world.train(session, 1)
-    heads = [head.weight for head in method.tagger.heads]
-    old, new = torch.autograd.grad(method.losses(world.batch(session))["distillation"], heads)
-    assert old.abs().max() > 0
-    assert (new == 0).all()
-
-
 # The images set aside ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("budget", "held_out"), [*((budget, 0.1) for budget in BUDGETS), ("5", 0.5), ("total:13", 0.5), ("2", 0.0)]
-)
-def test_both_parts_together_stay_within_the_budget(world, budget, held_out):
-    whole = Budget.parse(budget)
-    method = world.make("bic", whole, held_out=held_out)
-    for session in world.sessions():
-        most = whole.total or whole.per_class * session.stop
-        method.before_session(session, world.infer)
-        method.after_session(session, world.infer)
-        assert len(method.buffer) + len(method.validation) <= most
-        for column in range(session.stop):
-            of_class = len(method.buffer.chosen[column]) + len(method.validation.chosen[column])
-            assert of_class <= (whole.per_class or whole.total)
-    assert len(method.buffer) > 0
-    assert (len(method.validation) > 0) == (budget != "1" and held_out > 0)
-    assert method.notes()["exemplars"] == len(method.buffer) + len(method.validation)
 
 
 @pytest.mark.parametrize(
@@ -315,16 +233,6 @@ def test_a_tenth_of_the_exemplars_is_set_aside_and_at_least_one_of_two(world, bu
     method = world.make("bic", Budget.parse(budget))
     assert method.buffer.budget.quotas(3) == [kept] * 3
     assert method.validation.budget.quotas(3) == [aside] * 3
-
-
-def test_a_total_budget_sets_images_of_every_class_aside_old_and_new(world):
-    method = world.make("bic", Budget.parse("total:50"))  # a tenth of all would be less than one a class
-    assert method.validation.budget.quotas(20) == [1] * 20
-    assert method.buffer.budget.quotas(20) == [2] * 10 + [1] * 10
-    for session in world.sessions():
-        method.before_session(session, world.infer)
-        assert all(len(chosen) for chosen in method.validation.chosen)
-        method.after_session(session, world.infer)
 
 
 def test_a_class_keeps_an_image_to_train_on(world):

@@ -1,17 +1,13 @@
 """KRT with a query per class: what is lost, what is frozen, what is remembered."""
 
-import copy
-
 import pytest
 import torch
 
-from mlcil import testing as checks
-from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.losses.cosine import token_loss
 from mlcil.losses.reweighting import reweighted_loss
 from mlcil.methods.base import Method
-from mlcil.methods.class_queries import ClassQueries, absent_mixture
+from mlcil.methods.class_queries import absent_mixture
 from mlcil.methods.pseudo_labels import fill_unknown
 
 SMALL = {"width": 16, "heads": 4, "reweight": True, "token_weight": 0.0}  # as in the papers
@@ -83,32 +79,6 @@ def test_labels_that_stay_unknown_follow_the_missing_policy(world, missing):
     labels = batch.labels.clamp(min=0) if missing == "negative" else batch.labels
     assert torch.equal(loss, reweighted_loss(logits, labels, [2, 2]).mean())
     assert (batch.labels[:, :2] == -1).any()
-
-
-@pytest.mark.parametrize("reweight", [True, False])
-def test_the_first_session_is_plain_training_with_the_asymmetric_loss(world, reweight):
-    method, session = opened(world, 1, reweight=reweight)
-    plain = copy.deepcopy(method)
-    plain.student, plain.losses = plain.tagger, lambda batch: Method.losses(plain, batch)
-    for one in (method, plain):
-        world.train(session, 3, method=one)
-    ours, theirs = method.tagger.state_dict(), plain.tagger.state_dict()
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_without_weights_a_later_session_has_the_plain_loss(world):
-    method, session = opened(world, 2, reweight=False, dpl=False)
-    assert method.teacher is None  # nothing asks for it
-    method.tagger.eval()
-    batch = world.batch(session)
-    assert torch.equal(method.losses(batch)["classification"], Method.losses(method, batch)["classification"])
-
-
-@pytest.mark.parametrize("ica", [True, False])
-def test_queries_can_be_left_out(world, ica):
-    method, session = opened(world, 2, ica=ica, kd=True, token_weight=1.0)
-    assert (method.tagger.attention is not None) == ica
-    assert set(method.losses(world.batch(session))) == {"classification", "kd"} | ({"token"} if ica else set())
 
 
 def literal_mixture(embeddings, labels, draws):
@@ -185,12 +155,3 @@ def test_the_output_of_the_unknown_class_starts_anew_each_session_and_scores_not
     assert not method.base_is_finetuning
     assert make(world).base_is_finetuning
     assert "unknown" not in dict(make(world, unknown=1.0, ica=False).tagger.named_children())
-
-
-def test_width_must_be_a_multiple_of_heads(world):
-    with pytest.raises(UserError, match=r"^class_queries: width 20 is not a multiple of heads 8$"):
-        world.make("class_queries", width=20, heads=8)
-
-
-def test_its_first_session_can_be_shared(tmp_path):
-    checks.check_base(checks._Trial(ClassQueries, SMALL | {"token_weight": 5.0, "epochs": 1}, tmp_path))

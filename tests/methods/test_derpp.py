@@ -56,24 +56,6 @@ def test_when_a_session_has_ended_the_model_says_what_is_stored(world, selection
         assert stored_of(method, index) == pytest.approx(said[index].tolist(), abs=1e-4)
 
 
-def test_growing_the_head_does_not_change_the_distance(world):
-    method, session = opened(world, alpha=0.3)
-    method.tagger.eval()
-    batch = replayed(world, method, session)
-    with torch.no_grad():
-        assert method.tagger(batch.images).logits.shape[1] == 4
-        assert method.losses(batch)["logits"].item() < 1e-10
-        method.tagger.heads[1].weight.add_(5.0)  # of no consequence
-        assert method.losses(batch)["logits"].item() < 1e-10
-        method.tagger.heads[0].bias.add_(2.0)
-        # A mean over the two columns that existed, of logits: over all four it would be half of it.
-        assert method.losses(batch)["logits"].item() == pytest.approx(0.3 * 4, rel=1e-4)
-    heads = [head.weight for head in method.tagger.heads]
-    old, new = torch.autograd.grad(method.losses(batch)["logits"], heads)
-    assert old.abs().max() > 0
-    assert (new == 0).all()
-
-
 def test_old_exemplars_keep_their_old_logits_in_the_old_width(world):
     method, session = opened(world)
     before = {index: stored_of(method, index) for index in method.buffer.indices.tolist()}
@@ -92,22 +74,6 @@ def test_old_exemplars_keep_their_old_logits_in_the_old_width(world):
         assert stored_of(method, index) == pytest.approx(said[index].tolist(), abs=1e-4)
 
 
-def test_logits_of_several_widths_weigh_by_element(world):
-    method, session = opened(world, 3, alpha=1.0)
-    world.train(session, 1)
-    method.tagger.eval()
-    batch = replayed(world, method, session)
-    with torch.no_grad():
-        term, now = method.losses(batch)["logits"].item(), method.tagger(batch.replay[0].images).logits
-    squares, widths = [], set()
-    for index, row in zip(batch.replay[0].indices.tolist(), now.tolist(), strict=True):
-        stored = stored_of(method, index)
-        widths.add(len(stored))
-        squares += [(ours - theirs) ** 2 for ours, theirs in zip(row, stored, strict=False)]
-    assert widths == {2, 4}
-    assert term == pytest.approx(sum(squares) / len(squares), rel=1e-4)
-
-
 def test_logits_of_exemplars_that_leave_are_forgotten(world):
     method, ever = world.make("derpp", Budget(total=6)), set()
     for session in world.sessions():
@@ -119,28 +85,6 @@ def test_logits_of_exemplars_that_leave_are_forgotten(world):
 
 
 # The terms ---------------------------------------------------------------------------------------
-
-
-def test_without_weights_and_buffer_it_is_fine_tuning_to_the_bit(world):
-    states = []
-    for name, options in (("derpp", {"alpha": 0.0, "beta": 0.0}), ("ft", {}), ("derpp", {})):
-        method = world.make(name, Budget(), **options)
-        for session in world.sessions()[:2]:
-            torch.manual_seed(session.number)
-            world.learn(session, 3)
-        states.append(method.tagger.state_dict())
-    for ours in (states[0], states[2]):  # without a buffer the weights have nothing to weigh
-        assert list(ours) == list(states[1])
-        assert all(torch.equal(ours[name], states[1][name]) for name in ours)
-
-
-def test_without_a_buffer_nothing_is_drawn(world):
-    method = world.make("derpp", Budget())
-    first = world.sessions()[0]
-    world.learn(first, 1)
-    assert world.passes == []
-    plan = [np.arange(4)] * 3
-    assert method.draw(method.training_set(first), plan, 0, np.random.default_rng(0)) == [()] * 3
 
 
 @pytest.mark.parametrize("labels", ["stored_onwards", "stored_only"])
@@ -172,14 +116,6 @@ def test_each_draw_has_its_own_term(world, labels, missing):
     assert terms["logits"].item() == pytest.approx(0.2 * expected, rel=1e-4)
 
 
-def test_labels_of_the_second_draw_are_all_that_is_known(world):
-    method, session = opened(world, budget=Budget(per_class=8))
-    rows = places(method, session)
-    _, labelled = world.batch(session, draws=(rows, rows)).replay
-    for index, labels in zip(labelled.indices.tolist(), labelled.labels.tolist(), strict=True):
-        assert labels == world.labels[index, :4].tolist()
-
-
 def test_the_first_draw_is_not_classified_and_the_second_not_held_to_logits(world):
     method, session = opened(world, budget=Budget(per_class=8))
     method.tagger.eval()
@@ -194,47 +130,7 @@ def test_the_first_draw_is_not_classified_and_the_second_not_held_to_logits(worl
         assert method.losses(replace(batch, replay=(dark, other)))["replay"] != ours["replay"]
 
 
-def test_the_draws_are_passed_one_by_one(world):
-    method, session = opened(world, budget=Budget(per_class=8))
-    batch, sizes = replayed(world, method, session), []
-
-    def student(images):
-        sizes.append(len(images))
-        return method.tagger(images)
-
-    method.student = student
-    method.losses(batch)
-    assert sizes == [len(one.images) for one in (batch, *batch.replay)]
-
-
 # The draws ---------------------------------------------------------------------------------------
-
-
-def test_two_draws_of_the_batchs_size_without_repetition(world):
-    method, session = opened(world, budget=Budget(per_class=4))
-    full, rows = method.training_set(session), places(method, session)
-    assert full.shown == len(session.indices)
-    plan = [np.arange(3), np.arange(2), np.arange(full.shown)]
-    draws = method.draw(full, plan, 0, np.random.default_rng(0))
-    assert [[len(one) for one in step] for step in draws] == [[3, 3], [2, 2], [len(rows)] * 2]
-    for step in draws:
-        for one in step:
-            assert len(set(one.tolist())) == len(one)
-            assert set(one.tolist()) <= set(rows.tolist())
-
-
-def test_the_two_draws_are_independent(world):
-    method, session = opened(world, budget=Budget(per_class=2))
-    rows = places(method, session).tolist()
-    steps = 4000
-    draws = method.draw(method.training_set(session), [np.arange(1)] * steps, 0, np.random.default_rng(0))
-    table = np.zeros((len(rows), len(rows)))
-    for (dark,), (labelled,) in draws:
-        table[rows.index(dark), rows.index(labelled)] += 1
-    assert 3 <= len(rows) <= 4
-    # Every pair equally often, also the same image twice; four standard deviations.
-    expected = steps / len(rows) ** 2
-    assert np.abs(table - expected).max() < 4 * expected**0.5
 
 
 # The original: a reservoir, and the logits of the step -------------------------------------------

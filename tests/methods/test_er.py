@@ -4,29 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.memory.buffer import Budget
-from mlcil.training.config import make_config
-
-
-def taught(world, name, budget=None, sessions=3):
-    method = world.make(name, budget)
-    for session in world.sessions()[:sessions]:
-        torch.manual_seed(session.number)
-        world.learn(session, steps=2)
-    return method.tagger.state_dict()
-
-
-def test_without_exemplars_it_is_fine_tuning_step_for_step(world):
-    ours, theirs = taught(world, "er"), taught(world, "ft")
-    assert set(ours) == set(theirs)
-    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-
-
-def test_the_first_session_is_fine_tuning_with_a_buffer_too(world):
-    ours, theirs = taught(world, "er", Budget(per_class=2), sessions=1), taught(world, "ft", sessions=1)
-    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
 def test_batch_and_draw_count_alike(world):
@@ -60,9 +39,3 @@ def test_exemplars_are_images_of_their_class_drawn_at_random(world):
         assert (world.labels[chosen, column] == 1).all()
     assert sorted(method.buffer.indices.tolist()) == sorted(set(np.concatenate(method.buffer.chosen).tolist()))
     assert world.passes == []  # nothing is asked of the model
-
-
-def test_a_buffer_is_needed():
-    with pytest.raises(UserError, match=r"^method er needs a buffer, such as --buffer 20$"):
-        make_config({"method": "er"})
-    assert make_config({"method": "er", "buffer": "5"}).settings.buffer == "5"

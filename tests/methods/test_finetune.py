@@ -1,26 +1,8 @@
 """Fine-tuning, the two ways to count an unknown label, and joint training."""
 
-import pytest
 import torch
 
-from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
-from mlcil.training.config import make_config
-
-
-def test_a_session_without_steps_changes_no_old_score(world):
-    first, second = world.sessions()[:2]
-    method = world.make("ft")
-    world.learn(first)
-    with torch.no_grad():
-        method.tagger.eval()
-        before = method.predict(world.images)
-        world.learn(second, steps=0)
-        method.tagger.eval()
-        after = method.predict(world.images)
-    assert before.shape[1] == 2
-    assert after.shape[1] == 4
-    assert torch.equal(after[:, :2], before)
 
 
 def old_head_gradient(world, method, second):
@@ -85,12 +67,3 @@ def test_joint_sees_every_class_in_one_session(world):
     assert method.tagger.sizes == [6]
     assert (world.batch(session).labels >= 0).all()
     assert method.predict(world.images).shape == (24, 6)
-
-
-@pytest.mark.parametrize("name", ["ft", "joint"])
-@pytest.mark.parametrize("buffer", ["2", "total:5"])
-def test_a_buffer_is_refused_in_one_line(name, buffer):
-    with pytest.raises(UserError, match=f"^method {name} keeps no exemplars") as error:
-        make_config({"method": name, "buffer": buffer})
-    assert len(str(error.value).splitlines()) == 1
-    assert make_config({"method": name, "buffer": "0"}).settings.method == name

@@ -63,38 +63,6 @@ def test_labels_of_old_columns_matter_in_the_scope_of_all_alone(world):
         assert torch.equal(ours["distillation"], theirs["distillation"])
 
 
-@torch.no_grad()
-def reorder_old(tagger, order):
-    """Let the old classes (those of the first two heads) change places."""
-    for name in ("weight", "bias"):
-        rows = torch.cat([getattr(head, name) for head in tagger.heads[:2]])[order]
-        for head, part in zip(tagger.heads[:2], rows.split(2), strict=True):
-            getattr(head, name).copy_(part)
-
-
-@pytest.mark.parametrize("scope", ["all", "new"])
-def test_a_permutation_of_the_old_classes_changes_nothing(world, scope):
-    method, session = opened(world, 3, cls_scope=scope)
-    world.train(session, 1)
-    method.tagger.eval()
-    batch, order = world.batch(session), torch.tensor([2, 0, 3, 1])
-    ours = {name: term.item() for name, term in method.losses(batch).items()}
-    swapped = type(batch)(batch.images, torch.cat([batch.labels[:, order], batch.labels[:, 4:]], dim=1), batch.indices)
-    reorder_old(method.tagger, order)
-    assert method.losses(swapped)["distillation"].item() != pytest.approx(ours["distillation"], rel=1e-4)
-    reorder_old(method.teacher, order)
-    assert {name: term.item() for name, term in method.losses(swapped).items()} == pytest.approx(ours, rel=1e-5)
-
-
-def test_new_columns_are_not_distilled(world):
-    method, session = opened(world)
-    world.train(session, 1)
-    heads = [head.weight for head in method.tagger.heads]
-    old, new = torch.autograd.grad(method.losses(world.batch(session))["distillation"], heads)
-    assert old.abs().max() > 0
-    assert (new == 0).all()
-
-
 @pytest.mark.parametrize("scope", ["all", "new"])
 def test_exemplars_are_distilled_as_well(world, scope):
     method, session = opened(world, budget=Budget(per_class=8), cls_scope=scope)
@@ -132,13 +100,6 @@ def test_unknown_new_columns_of_exemplars_are_not_overwritten(world, scope):
     assert new is None or (new == 0).all()
     absent = type(batch)(batch.images, batch.labels.clamp(min=0), batch.indices)
     assert method.losses(absent)["classification"].item() > term.item() + 0.1
-
-
-def test_new_columns_of_exemplars_are_labelled_where_that_is_allowed(world):
-    method, session = opened(world, budget=Budget(per_class=8))
-    full = method.training_set(session)
-    for index, labels in zip(full.indices[len(session.indices) :], full.labels[len(session.indices) :], strict=True):
-        assert labels.tolist() == world.labels[index, :4].tolist()
 
 
 @torch.no_grad()
@@ -199,26 +160,3 @@ def test_a_class_without_an_exemplar_ranks_nothing(world):
     assert lacking
     with torch.no_grad():
         assert (method.predict(world.images)[:, lacking] == 0.5).all()
-
-
-def test_sigmoids_are_the_default_and_need_no_further_pass(world):
-    method = world.make("icarl", Budget(per_class=3))
-    first = world.sessions()[0]
-    world.learn(first)
-    assert method.means is None
-    assert world.passes == [first.indices.tolist()]  # for herding
-    method.tagger.eval()
-    with torch.no_grad():
-        assert torch.equal(method.predict(world.images), torch.sigmoid(method.tagger(world.images).logits))
-
-
-def test_the_first_session_is_plain(world):
-    for scope in ("all", "new"):
-        method, session = opened(world, 1, cls_scope=scope)
-        method.tagger.eval()
-        batch = world.batch(session)
-        terms = method.losses(batch)
-        assert list(terms) == ["classification"]
-        assert torch.equal(
-            terms["classification"], method.classification(method.tagger(batch.images).logits, batch.labels)
-        )

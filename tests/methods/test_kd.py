@@ -63,15 +63,6 @@ def test_weight_and_growth_by_hand(world, text, number, seen, new, weight):
     assert term.item() == pytest.approx(weight / 64 * math.sqrt(seen / new) * distance, rel=1e-3)
 
 
-def test_the_classification_is_that_of_fine_tuning(world):
-    method, session = opened(world)
-    method.tagger.eval()
-    batch = world.batch(session)
-    expected = method.classification(method.tagger(batch.images).logits, batch.labels)
-    assert torch.equal(method.losses(batch)["classification"], expected)
-    assert (batch.labels == -1).any()
-
-
 def test_drawn_exemplars_are_distilled_too(world):
     method, session = opened(world, budget=Budget(per_class=3), replay="paired")
     world.train(session, 2)
@@ -88,12 +79,6 @@ def test_drawn_exemplars_are_distilled_too(world):
     assert term.item() == pytest.approx(180 / 64 * math.sqrt(2) * distance, rel=1e-3)
 
 
-def test_the_first_session_has_no_teacher(world):
-    method, session = opened(world, 1)
-    assert method.teacher is None
-    assert list(method.losses(world.batch(session))) == ["classification"]
-
-
 def test_the_teacher_is_the_model_of_before_and_leaves_with_the_session(world):
     method, session = opened(world)
     with torch.no_grad():
@@ -104,27 +89,3 @@ def test_the_teacher_is_the_model_of_before_and_leaves_with_the_session(world):
         assert not torch.equal(method.tagger.eval()(world.images).logits[:, :2], before)
     method.after_session(session, world.infer)
     assert method.teacher is None
-
-
-def test_published_defaults(world):
-    config = world.make("kd").config
-    assert (config.missing, config.selection, config.replay) == ("negative", "herding", "concat")
-    assert (config.exemplar_labels, config.feature_weight) == ("stored_onwards", 180.0)
-
-
-@pytest.mark.parametrize("name", ["kd", "podnet"])
-def test_without_weight_it_is_fine_tuning_step_for_step(world, name):
-    states = []
-    for one in (name, "ft"):
-        method = world.make(one)
-        method = world.make(one, **method.finetuning_options)
-        for session in world.sessions():
-            torch.manual_seed(session.number)
-            method.before_session(session, world.infer)
-            assert method.teacher is None
-            assert list(method.losses(world.batch(session))) == ["classification"]
-            world.train(session, 2)
-            method.after_session(session, world.infer)
-        states.append(method.tagger.state_dict())
-    assert set(states[0]) == set(states[1])
-    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())

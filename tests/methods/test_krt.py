@@ -1,6 +1,5 @@
 """KRT on a handful of random images: what is lost, what is frozen, what is remembered."""
 
-import copy
 import math
 
 import numpy as np
@@ -114,33 +113,6 @@ def test_each_part_can_be_left_out(world, dpl, ica, kd):
     assert method.teacher is None
 
 
-def test_the_first_session_is_plain(world):
-    method, session = opened(world, 1, kd=True)
-    assert method.teacher is None
-    assert set(method.losses(world.batch(session))) == {"classification"}
-    assert world.passes == []
-
-
-def test_without_pseudo_positives_and_attention_it_is_fine_tuning(world):
-    method, session = opened(world, ica=False)
-    method.threshold = 1.0
-    tuned = world.make("ft")
-    tuned.tagger = copy.deepcopy(method.tagger)
-    tuned.student = tuned.tagger
-    for one in (method, tuned):
-        one.tagger.eval().zero_grad()
-    batch = world.batch(session, method=method)
-    ours, theirs = method.losses(batch), tuned.losses(batch)
-    assert list(ours) == list(theirs) == ["classification"]
-    assert torch.equal(ours["classification"], theirs["classification"])
-    ours["classification"].backward()
-    theirs["classification"].backward()
-    for one, other in zip(method.tagger.parameters(), tuned.tagger.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
-    method.threshold = 0.0
-    assert not torch.equal(method.losses(batch)["classification"], theirs["classification"])
-
-
 @pytest.mark.parametrize("pseudo", ["online", "fixed"])
 def test_the_threshold_costs_one_pass(world, pseudo):
     method, session = opened(world, 3, pseudo=pseudo)
@@ -207,28 +179,6 @@ def test_loss_weights_are_in_the_papers_units(world, scaling, factor):
     token, kd = token_loss(now.embeddings, before.embeddings), less_forget(now.pooled, before.pooled)
     assert terms["token"].item() == pytest.approx(300 * factor / 64 * token.mean().item(), rel=1e-5)
     assert terms["kd"].item() == pytest.approx(180 * factor / 64 * kd.mean().item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("labels", ["stored_onwards", "stored_only"])
-def test_an_exemplar_that_returns_stands_once_with_all_that_is_known(world, labels):
-    method, session = opened(world, 2, Budget(per_class=8), exemplar_labels=labels)
-    full, buffer = method.training_set(session), method.buffer
-    assert len(set(full.indices.tolist())) == len(full.indices)
-    assert set(full.indices.tolist()) == set(session.indices.tolist()) | set(buffer.indices.tolist())
-    returning = set(session.indices.tolist()) & set(buffer.indices.tolist())
-    staying = set(buffer.indices.tolist()) - returning
-    assert returning
-    assert staying
-    place = {index: row for row, index in enumerate(full.indices.tolist())}
-    for index in returning:
-        assert full.labels[place[index]].tolist() == world.labels[index, :4].tolist()
-    for index in staying:
-        assert full.labels[place[index], :2].tolist() == world.labels[index, :2].tolist()
-        later = world.labels[index, 2:4].tolist() if labels == "stored_onwards" else [-1, -1]
-        assert full.labels[place[index], 2:].tolist() == later
-    for index in set(session.indices.tolist()) - returning:
-        assert full.labels[place[index]].tolist() == [-1, -1, *world.labels[index, 2:4].tolist()]
-    assert (session.labels[:, :2] == -1).all()  # the session itself is not written to
 
 
 def test_known_labels_of_exemplars_beat_pseudo_labels(world):

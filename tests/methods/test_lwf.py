@@ -83,16 +83,6 @@ def test_the_teacher_sees_the_images_of_the_batch(world):
     assert method.losses(batch)["distillation"].item() != method.losses(noisy)["distillation"].item()
 
 
-def test_new_columns_are_not_distilled(world):
-    method, session = opened(world)
-    world.train(session, 1)
-    gradients = torch.autograd.grad(
-        method.losses(world.batch(session))["distillation"], [head.weight for head in method.tagger.heads]
-    )
-    assert gradients[0].abs().max() > 0
-    assert (gradients[1] == 0).all()
-
-
 def test_unknown_labels_count_as_absent_or_leave_the_new_columns_alone(world):
     for missing in ("negative", "ignore"):
         method, session = opened(world, missing=missing)
@@ -106,24 +96,6 @@ def test_unknown_labels_count_as_absent_or_leave_the_new_columns_alone(world):
         expected, other = (everything, new) if missing == "negative" else (new, everything)
         assert terms["classification"].item() == pytest.approx(expected.item(), rel=1e-6)
         assert terms["classification"].item() != pytest.approx(other.item(), rel=1e-2)
-
-
-def test_without_weight_it_is_fine_tuning_to_the_bit(world):
-    methods = []
-    for name, options in (("lwf", {"weight": 0.0}), ("ft", {}), ("lwf", {"weight": 1.0})):
-        method, session = opened(world, name=name, **options)
-        world.train(session, 3)
-        methods.append(method.tagger.state_dict())
-    ours, theirs, distilled = methods
-    assert list(ours) == list(theirs)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert not torch.equal(distilled["heads.0.weight"], theirs["heads.0.weight"])
-
-
-def test_without_weight_there_is_no_teacher_to_run(world):
-    method, session = opened(world, weight=0.0)
-    assert method.teacher is None
-    assert set(method.losses(world.batch(session))) == {"classification"}
 
 
 def descend(world, method, session, rate, steps):
@@ -156,22 +128,3 @@ def test_a_large_weight_holds_the_old_scores_while_new_ones_learn(world):
     (held, learned), (drifted, _) = measured(method), measured(free)
     assert held < 0.1 * drifted
     assert learned < 0.8 * start
-
-
-def test_the_first_session_is_plain_and_the_teacher_goes_when_a_session_ends(world):
-    method, session = opened(world, 1)
-    assert method.teacher is None
-    assert set(method.losses(world.batch(session))) == {"classification"}
-    method.after_session(session, world.infer)
-    method.before_session(world.sessions()[1], world.infer)
-    assert set(method.losses(world.batch(world.sessions()[1]))) == {"classification", "distillation"}
-    method.after_session(world.sessions()[1], world.infer)
-    assert method.teacher is None
-
-
-def test_training_leaves_the_teacher_as_it_is(world):
-    method, session = opened(world)
-    before = {name: value.clone() for name, value in method.teacher.state_dict().items()}
-    world.train(session, 3)
-    assert not method.teacher.training
-    assert all(torch.equal(value, before[name]) for name, value in method.teacher.state_dict().items())

@@ -189,33 +189,3 @@ def test_information_comes_from_a_subset_of_the_sessions_images(world, most):
     assert len(rows) == len(set(rows)) == min(most, len(first.indices))
     assert set(rows) <= set(first.indices.tolist())
     assert method.teacher is None
-
-
-def test_the_size_of_the_information_does_not_depend_on_the_number_of_images(world):
-    once, often = (linear_world(world, repeats=repeats) for repeats in (1, 4))
-    for method, session, infer, *_ in (once, often):
-        method.after_session(session, infer)
-    torch.testing.assert_close(once[0].fisher["head.weight"], often[0].fisher["head.weight"])
-
-
-def parameters_after(world, name, forget=False, **options):
-    method, session = opened(world, name=name, **options)
-    if forget:
-        method.fisher = {one: torch.zeros_like(value) for one, value in method.fisher.items()}
-    world.train(session, 3)
-    return method.tagger.state_dict()
-
-
-def test_without_information_or_weight_it_is_fine_tuning_to_the_bit(world):
-    tuned = parameters_after(world, "ft")
-    for options in ({"forget": True}, {"weight": 0.0}):
-        ours = parameters_after(world, "oewc", **options)
-        assert list(ours) == list(tuned)
-        assert all(torch.equal(ours[name], tuned[name]) for name in tuned)
-    held = parameters_after(world, "oewc", weight=1e4)
-    assert not torch.equal(held["heads.0.weight"], tuned["heads.0.weight"])
-
-
-def test_the_first_session_has_no_penalty(world):
-    method, session = opened(world, 1)
-    assert set(method.losses(world.batch(session))) == {"classification"}

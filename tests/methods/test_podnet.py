@@ -108,38 +108,12 @@ def test_teacher_and_student_keep_their_own_maps(world):
     assert not any(torch.equal(one, other) for one, other in zip(before, now, strict=True))
 
 
-def test_gradients_flow_into_the_student_alone(world):
-    method, session = opened(world)
-    world.train(session, 1)
-    method.tagger.zero_grad()
-    method.losses(world.batch(session))["spatial"].backward()
-    assert all(one.grad is None for one in method.teacher.parameters())
-    taught = {name for name, one in method.tagger.named_parameters() if one.grad is not None}
-    assert {f"backbone.net.blocks.{block}.0.weight" for block in range(4)} <= taught
-    assert not any(name.startswith("heads.") for name in taught)
-
-
 def test_maps_do_not_pile_up(world):
     method, session = opened(world)
     for _ in range(3):
         method.losses(world.batch(session))
         assert method.tagger.backbone.take_maps() == method.teacher.backbone.take_maps() == ()
         assert len(method.tagger(world.images).stages) == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "has_teacher"),
-    [({}, True), ({"spatial_weight": 0.0}, True), ({"feature_weight": 0.0}, True), (PODNet.finetuning_options, False)],
-)
-def test_one_weight_is_enough_for_a_teacher(world, options, has_teacher):
-    method, _ = opened(world, **options)
-    assert (method.teacher is not None) == has_teacher
-
-
-def test_published_weights():
-    config = PODNetConfig()
-    assert (config.spatial_weight, config.feature_weight) == (5.0, 180.0)
-    assert (config.selection, config.replay, config.missing) == ("herding", "concat", "negative")
 
 
 def test_a_net_without_stages_is_refused_in_one_line():

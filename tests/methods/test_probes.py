@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
-from mlcil.methods.probes import Probes
-from mlcil.training.config import RunSettings, make_config
 
 
 def opened(world, number=2, steps=3):
@@ -33,22 +30,6 @@ def test_backbone_statistics_and_old_heads_are_bit_identical(world):
         assert all(torch.equal(now[name], value) for name, value in former.items())
         former = copied(now)
     assert len(method.tagger.heads) == 3
-
-
-def test_training_changes_the_newest_head_alone(world):
-    method, session = opened(world, 3)
-    before = copied(method.tagger.state_dict())
-    world.train(session, 3)
-    after = method.tagger.state_dict()
-    changed = {name for name, value in before.items() if not torch.equal(after[name], value)}
-    assert changed == {"heads.2.weight", "heads.2.bias"}
-
-
-def test_only_the_newest_head_is_trained(world):
-    method, _ = opened(world, 3)
-    trained = {name for name, one in method.tagger.named_parameters() if one.requires_grad}
-    assert trained == {"heads.2.weight", "heads.2.bias"}
-    assert not any(module.training for module in method.tagger.train().backbone.net.modules())
 
 
 def test_a_sessions_loss_does_not_depend_on_other_columns(world):
@@ -84,27 +65,3 @@ def test_a_head_does_not_know_what_went_before(world):
     assert not torch.equal(heads[0]["0.weight"], heads[1]["0.weight"])
     assert torch.equal(heads[0]["1.weight"], heads[1]["1.weight"])
     assert torch.equal(heads[0]["1.bias"], heads[1]["1.bias"])
-
-
-def test_old_scores_never_change(world):
-    method = world.make("probes")
-    scores = []
-    for session in world.sessions():
-        world.learn(session)
-        with torch.no_grad():
-            scores.append(method.tagger.eval()(world.images).logits)
-    assert [one.shape[1] for one in scores] == [2, 4, 6]
-    assert torch.equal(scores[2][:, :2], scores[0])
-    assert torch.equal(scores[2][:, :4], scores[1])
-
-
-def test_recipe_and_options():
-    config = make_config({"method": "probes"})
-    assert {"base_lr": config.settings.base_lr, "lr": config.settings.lr} == Probes.setting_defaults
-    assert config.settings.lr > 10 * RunSettings().lr  # as fits linear heads
-    assert config.options.missing == "ignore"
-    assert make_config({"method": "probes"}, {"lr": "0.5"}).settings.lr == 0.5
-    with pytest.raises(UserError, match="missing: got 'negative', expected one of ignore"):
-        make_config({"method": "probes"}, {"missing": "negative"})
-    with pytest.raises(UserError, match="^method probes keeps no exemplars"):
-        make_config({"method": "probes", "buffer": "2"})

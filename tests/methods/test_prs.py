@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from mlcil.core.errors import UserError
 from mlcil.losses.asymmetric import asymmetric_loss
 from mlcil.memory.buffer import Budget
 from mlcil.memory.ocdm import balanced
 from mlcil.memory.prs import partitioning_reservoir
 from mlcil.memory.stream import StreamMemory
-from mlcil.training.config import make_config
 
 NAMES = ["prs", "ocdm"]
 
@@ -91,7 +89,8 @@ def test_the_memory_is_the_policys(world, name, policy, rho):
     method, rng = world.make(name, Budget(total=6), rho=rho), np.random.default_rng(0)
     session = world.sessions("B4-C2")[0]
     method.before_session(session, world.infer)
-    training, stock, other = method.training_set(session), StreamMemory.empty(4), np.random.default_rng(0)
+    training, other = method.training_set(session), np.random.default_rng(0)
+    stock = StreamMemory(np.empty(0, np.int64), np.empty((0, 4), np.int8), np.zeros(4, np.int64), 0)
     for positions in steps_of(session):
         held = np.flatnonzero(np.isin(session.indices, stock.indices))
         (draw,) = method.draw(training, [positions], 0, rng)
@@ -100,11 +99,6 @@ def test_the_memory_is_the_policys(world, name, policy, rho):
         assert [rows.tolist() for rows in draw] == ([] if expected is None else [expected.tolist()])
         assert method.buffer.present().tolist() == stock.indices.tolist()
     assert snapshot(method)[2:] == (stock.counts.tolist(), len(session.indices))
-
-
-def test_the_published_powers(world):
-    assert world.make("prs").config.rho == -0.03
-    assert world.make("ocdm").config.rho == 0.0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -165,31 +159,3 @@ def test_the_loss_is_over_batch_and_draw(world, name, loss):
     }
     assert list(terms) == ["classification"]
     assert terms["classification"].item() == pytest.approx(literal[loss].item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_recipe_is_one_pass_in_small_batches(name):
-    settings = make_config({"method": name, "buffer": "total:1000"}).settings
-    assert (settings.epochs, settings.batch_size, settings.base_lr, settings.lr) == (1, 10, 1e-4, 1e-4)
-    given = make_config({"method": name, "buffer": "total:9", "epochs": 20}, {"batch_size": "64"}).settings
-    assert (given.epochs, given.batch_size, given.lr) == (20, 64, 1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_makes_the_method_cannot_be_changed(name):
-    with pytest.raises(UserError, match=f"selection: got 'herding', expected one of {name}$"):
-        make_config({"method": name, "buffer": "5"}, {"selection": "herding"})
-    with pytest.raises(UserError, match=f"^method {name} needs a buffer"):
-        make_config({"method": name})
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_without_a_memory_it_is_fine_tuning_step_for_step(world, name):
-    states = []
-    for one in (name, "ft"):
-        method = world.make(one)
-        for session in world.sessions():
-            torch.manual_seed(session.number)
-            world.learn(session, steps=2)
-        states.append(method.tagger.state_dict())
-    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())

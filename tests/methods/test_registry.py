@@ -90,12 +90,6 @@ def test_a_name_stands_once(install):
         registry.all_methods()
 
 
-def test_every_method_of_the_comparison_is_there(install):
-    install()
-    assert len(NAMES) == 21
-    assert set(registry.all_methods()) == set(NAMES)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_never_has_the_name_of_a_setting(name):
     own = option_names(registry.method_class(name).Config)

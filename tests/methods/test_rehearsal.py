@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mlcil.data.loading import plan_epoch
 from mlcil.memory.buffer import Budget
@@ -88,11 +87,6 @@ def test_a_stream_is_drawn_from_in_the_first_session_already(world, selection):
     assert all(len(step) == 1 for step in draws[1:])
 
 
-def test_other_memories_are_empty_in_the_first_session(world):
-    method, session = opened(world, 1)
-    assert drawn(method, session) == [[()] * len(plan_of(method, session))]
-
-
 def test_an_exemplar_is_shown_as_often_as_images_per_exemplar(world):
     method, session = opened(world)
     images, exemplars, batch, epochs = len(session.indices), len(method.buffer), 5, 300
@@ -112,13 +106,6 @@ def test_an_exemplar_is_shown_as_often_as_images_per_exemplar(world):
     assert chances.sum() == pytest.approx(images / exemplars)
     error = np.sqrt((chances * (1 - chances)).sum() / epochs)
     assert np.abs(counts.mean(axis=0) - images / exemplars).max() < 4.5 * error
-
-
-def test_the_same_generator_gives_the_same_draws(world):
-    method, session = opened(world)
-    assert as_lists(drawn(method, session)) == as_lists(drawn(method, session))
-    assert as_lists(drawn(method, session)) != as_lists(drawn(method, session, seed=1))
-    assert as_lists(drawn(method, session, [0])) != as_lists(drawn(method, session, [1]))
 
 
 @pytest.mark.parametrize("selection", ["herding", "random"])
@@ -169,50 +156,6 @@ def test_an_exemplar_that_returns_stands_once_with_all_that_is_known(world, repl
     assert (session.labels[:, :2] == -1).all()  # the session itself is not written to
 
 
-@pytest.mark.parametrize("selection", SELECTIONS)
-def test_labels_of_the_storing_session_only(world, selection):
-    method, _ = opened(world, 3, Budget(per_class=4), selection=selection, exemplar_labels="stored_only")
-    third = world.sessions()[2]
-    drawn(method, third)
-    method.after_session(third, world.infer)
-    columns = {session.number: slice(session.first, session.stop) for session in world.sessions()}
-    labels = method.buffer.labels
-    known = labels != -1
-    assert (labels[known] == world.labels[method.buffer.indices][known]).all()
-    unknown = 0
-    for session in world.sessions():
-        absent = ~np.isin(method.buffer.indices, session.indices)
-        assert (labels[absent][:, columns[session.number]] == -1).all()
-        unknown += int(absent.sum())
-    assert unknown
-    assert known.any(axis=1).all()
-
-
-@pytest.mark.parametrize("selection", SELECTIONS)
-def test_labels_from_the_storing_session_onwards(world, selection):
-    method, session = opened(world, 3, Budget(per_class=4), selection=selection)
-    known = method.buffer.labels != -1
-    assert (method.buffer.labels[known] == world.labels[method.buffer.indices][known]).all()
-    assert known[:, session.first :].all()  # annotated as the session opened
-    late = ~known[:, 0]
-    assert late.any()
-    assert known[late][:, 2:].all()
-
-
-@pytest.mark.parametrize("selection", SELECTIONS)
-@pytest.mark.parametrize("budget", [Budget(per_class=2), Budget(total=5)])
-def test_the_memory_keeps_within_its_budget(world, selection, budget):
-    method = world.make("er", budget, selection=selection)
-    for session in world.sessions():
-        method.before_session(session, world.infer)
-        drawn(method, session, [0, 1])
-        most = budget.total or budget.per_class * session.stop
-        assert len(method.buffer.present()) <= most
-        method.after_session(session, world.infer)
-        assert 0 < len(method.buffer) <= most
-        assert method.notes() == {"exemplars": len(method.buffer)}
-
-
 def test_two_draws_are_independent(world):
     class Twice(ER):
         draws = 2
@@ -224,36 +167,6 @@ def test_two_draws_are_independent(world):
     assert [[len(one) for one in step] for step in draws] == [[len(one)] * 2 for one in plan_of(method, session)]
     assert any(set(first.tolist()) != set(second.tolist()) for first, second in draws)
     assert any(set(first.tolist()) & set(second.tolist()) for first, second in draws)
-
-
-@pytest.mark.parametrize("selection", SELECTIONS)
-def test_without_a_budget_nothing_is_kept_drawn_or_asked(world, selection):
-    method = world.make("er", selection=selection)
-    for session in world.sessions():
-        method.before_session(session, world.infer)
-        assert drawn(method, session) == [[()] * len(plan_of(method, session))]
-        assert method.training_set(session).indices.tolist() == session.indices.tolist()
-        method.after_session(session, world.infer)
-    assert len(method.buffer) == 0
-    assert method.notes() == {}
-    assert world.passes == []
-
-
-@pytest.mark.parametrize(("selection", "passes"), [("herding", 1), ("random", 0), ("reservoir", 0)])
-def test_features_are_asked_for_where_they_count(world, selection, passes):
-    method, session = opened(world, selection=selection)
-    method.after_session(session, world.infer)
-    assert world.passes == [session.indices.tolist()] * passes
-
-
-def test_a_random_choice_follows_torchs_seed(world):
-    kept = []
-    for seed in (1, 1, 2):
-        method, session = opened(world, 1, selection="random")
-        torch.manual_seed(seed)
-        method.after_session(session, world.infer)
-        kept.append(method.buffer.indices.tolist())
-    assert kept[0] == kept[1] != kept[2]
 
 
 def streamed(world, name="er", sessions=3, **options):

@@ -8,7 +8,6 @@ from mlcil.core.errors import UserError
 from mlcil.losses.topology import topology_loss
 from mlcil.memory.buffer import Budget
 from mlcil.memory.topology import grow_graph
-from mlcil.training.config import make_config
 
 
 def opened(world, number=2, budget=None, **options):
@@ -173,11 +172,6 @@ def test_a_total_budget_takes_the_edges_of_those_that_left(world):
     assert term.item() == pytest.approx(0, abs=1e-4)
 
 
-def test_all_pairs_need_no_mask(world):
-    method, _ = opened(world, pairs="all")
-    assert method._pairs(np.arange(3), torch.device("cpu")) is None
-
-
 def test_without_weight_or_draw_there_is_no_topology_term(world):
     method, session = opened(world, weight=0.0)
     assert list(method.losses(world.batch(session, draws=[pool_of(method, session)]))) == ["classification"]
@@ -195,28 +189,6 @@ def test_other_exemplars_can_be_anchored_too(world, selection):
     method.tagger.eval()
     assert method.losses(batch)["topology"].item() > 1e-3
     assert method.edges == []
-
-
-def test_without_weight_and_exemplars_it_is_fine_tuning_step_for_step(world):
-    states = []
-    for name, options in (("tpcil", {"weight": 0.0}), ("ft", {})):
-        method = world.make(name, **options)
-        for session in world.sessions():
-            torch.manual_seed(session.number)
-            world.learn(session, steps=2)
-        states.append(method.tagger.state_dict())
-    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())
-
-
-def test_options_and_buffer():
-    options = make_config({"method": "tpcil", "buffer": "5"}).options
-    assert (options.selection, options.replay, options.pairs) == ("graph", "paired", "all")
-    with pytest.raises(UserError, match=r"^method tpcil needs a buffer"):
-        make_config({"method": "tpcil"})
-    with pytest.raises(UserError, match="replay: got 'concat', expected one of paired"):
-        make_config({"method": "tpcil", "buffer": "5"}, {"replay": "concat"})
-    with pytest.raises(UserError, match="selection: got 'reservoir', expected one of graph, herding, random"):
-        make_config({"method": "tpcil", "buffer": "5"}, {"selection": "reservoir"})
 
 
 def test_hebbian_pairs_need_the_graph(world):

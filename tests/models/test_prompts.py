@@ -13,7 +13,6 @@ from timm.models.vision_transformer import VisionTransformer
 from mlcil.core.errors import UserError
 from mlcil.models.backbone import Backbone
 from mlcil.models.prompts import PromptedTagger, PromptShape, choose
-from mlcil.models.tagger import Tagger
 
 SHAPE = PromptShape(pool=6, length=3, chosen=2)
 CHANNELS, PATCHES = 64, 4
@@ -207,28 +206,8 @@ def test_the_order_of_the_pool_is_of_no_consequence():
         torch.testing.assert_close(other(batch).logits, model(batch).logits, atol=1e-5, rtol=0)
 
 
-def test_shapes():
-    model = tagger(sessions=(2, 3, 1))
-    output = model(images(5))
-    assert isinstance(model, Tagger)
-    assert model.sizes == [2, 3, 1]
-    assert output.logits.shape == (5, 6)
-    assert output.pooled.shape == (5, CHANNELS)
-    assert output.embeddings.shape == (5, 0, 0)
-    assert output.match.shape == (5,)
-    assert torch.equal(output.logits[:, 2:5], model.heads[1](output.pooled))
-
-
 def trainable_count(pool, length, channels, classes):
     return pool * channels + pool * length * channels + channels * classes + classes
-
-
-@pytest.mark.parametrize("shape", [PromptShape(), PromptShape(5, 2, 3)])
-def test_number_of_trainable_parameters(shape):
-    model = tagger(shape=shape, sessions=(3, 4))
-    trained = {name: one.numel() for name, one in model.named_parameters() if one.requires_grad}
-    assert set(trained) == {"keys", "prompts", *(f"heads.{s}.{kind}" for s in (0, 1) for kind in ("weight", "bias"))}
-    assert sum(trained.values()) == trainable_count(shape.pool, shape.length, CHANNELS, 7)
 
 
 def test_number_of_trainable_parameters_of_the_published_net():
@@ -307,42 +286,6 @@ def test_prompts_and_heads_learn_from_the_logits_alone():
     assert chosen.sum() == SHAPE.chosen
 
 
-def test_growth_leaves_old_outputs_bit_equal():
-    model, batch = tagger(sessions=(2,)).eval(), images()
-    with torch.no_grad():
-        before = model(batch)
-        for classes in (3, 1, 4):
-            model.grow(classes)
-            after = model(batch)
-            assert after.logits.shape[1] == before.logits.shape[1] + classes
-            assert torch.equal(after.logits[:, : before.logits.shape[1]], before.logits)
-            assert torch.equal(after.pooled, before.pooled)
-            assert torch.equal(after.match, before.match)
-            before = after
-
-
-def test_a_copy_says_the_same_and_stays_when_the_model_moves_on():
-    model, batch = tagger(), images()
-    copy = deepcopy(model)
-    with torch.no_grad():
-        before = model.eval()(batch)
-    steps(model)
-    with torch.no_grad():
-        after, copied = model.eval()(batch), copy.eval()(batch)
-    assert torch.equal(copied.logits, before.logits)
-    assert torch.equal(copied.match, before.match)
-    assert not torch.equal(after.logits, before.logits)
-    assert not copy.train().backbone.net.training
-
-
-def test_a_saved_model_says_the_same(tmp_path):
-    model, other, batch = tagger(), tagger(seed=1), images()
-    torch.save(model.state_dict(), tmp_path / "model.pt")
-    other.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
-    with torch.no_grad():
-        assert torch.equal(model.eval()(batch).logits, other.eval()(batch).logits)
-
-
 @pytest.mark.parametrize("name", ["small_conv", "test_resnet"])
 def test_other_nets_are_refused(name):
     with pytest.raises(UserError, match=f"backbone '{name}' cannot take prompts.*Allowed.*vit_base_patch16_224"):
@@ -360,7 +303,3 @@ def test_other_nets_are_refused(name):
 def test_impossible_shapes_are_refused(settings, message):
     with pytest.raises(UserError, match=message):
         PromptShape(**settings)
-
-
-def test_a_pool_may_be_used_whole():
-    assert PromptShape(pool=4, chosen=4).pool == 4

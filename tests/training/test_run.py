@@ -21,6 +21,7 @@ from PIL import Image
 from rich.console import Console
 
 from mlcil.core.errors import UserError
+from mlcil.data.poison import poisoned
 from mlcil.data.protocol import Session
 from mlcil.data.sources import load
 from mlcil.evaluation.calibration import Calibration
@@ -29,7 +30,6 @@ from mlcil.evaluation.scores import load_scores
 from mlcil.methods.base import Inference, TrainingSet
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.registry import all_methods
-from mlcil.testing import poisoned
 from mlcil.training import checkpoint_clock, prepare
 from mlcil.training import run as run_module
 from mlcil.training.config import make_config

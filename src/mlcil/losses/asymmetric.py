@@ -5,18 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+GAMMA_NEGATIVE, GAMMA_POSITIVE = 4.0, 0.0  # how strongly easy negatives and positives are discounted; ASL, section 3
 CLIP = 0.05  # negatives below this probability cost nothing; ASL, section 2.3
 FLOOR = 1e-8  # keeps the logarithm finite
 
 
-def asymmetric_loss(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    gamma_negative: float = 4.0,
-    gamma_positive: float = 0.0,
-    clip: float = CLIP,
-) -> Tensor:
+def asymmetric_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss of each image: asymmetric focal terms summed over the columns that are known.
 
     The focusing weight is a constant to the gradient, as in the loss's reference implementation.
@@ -28,26 +22,17 @@ def asymmetric_loss(
     Returns:
         (B,), not averaged: the caller decides how images are weighted.
     """
-    return asymmetric_terms(
-        logits, labels, gamma_negative=gamma_negative, gamma_positive=gamma_positive, clip=clip
-    ).sum(dim=1)
+    return asymmetric_terms(logits, labels).sum(dim=1)
 
 
-def asymmetric_terms(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    gamma_negative: float = 4.0,
-    gamma_positive: float = 0.0,
-    clip: float = CLIP,
-) -> Tensor:
+def asymmetric_terms(logits: Tensor, labels: Tensor) -> Tensor:
     """The loss of each image and class, (B, K); see `asymmetric_loss`."""
     present, absent = labels == 1, labels == 0
     chance = torch.sigmoid(logits.float())  # (B, K)
-    complement = (1 - chance + clip).clamp(max=1)  # probability of absence, shifted: 1 - p_m
+    complement = (1 - chance + CLIP).clamp(max=1)  # probability of absence, shifted: 1 - p_m
     log_likelihood = torch.where(present, chance.clamp(min=FLOOR).log(), complement.clamp(min=FLOOR).log())
     with torch.no_grad():
         right = torch.where(present, chance, complement)
-        gamma = torch.where(present, gamma_positive, gamma_negative)
+        gamma = torch.where(present, GAMMA_POSITIVE, GAMMA_NEGATIVE)
         weight = (1 - right).clamp(min=0).pow(gamma)
     return torch.where(present | absent, -weight * log_likelihood, 0.0)

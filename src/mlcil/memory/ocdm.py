@@ -45,12 +45,6 @@ def balanced(
     return taken_of(stock, accepted.tolist())
 
 
-def divergence(held: NDArray[np.int64], target: NDArray[np.float64]) -> float:
-    """KL(p || q) of the target p from the distribution q of the counts (K,)."""
-    smooth = held + TINY
-    return float((target * np.log(target * smooth.sum() / smooth)).sum())
-
-
 def divergences_without(
     present: NDArray[np.float64], held: NDArray[np.float64], target: NDArray[np.float64]
 ) -> NDArray[np.float64]:

@@ -29,20 +29,8 @@ class StreamMemory:
     counts: NDArray[np.int64]
     seen: int
 
-    @classmethod
-    def empty(cls, classes: int = 0) -> StreamMemory:
-        """A memory without images, for so many classes."""
-        return cls(np.empty(0, np.int64), np.empty((0, classes), np.int8), np.zeros(classes, np.int64), 0)
-
     def __len__(self) -> int:
         return len(self.indices)
-
-    def widen(self, columns: NDArray[np.int8]) -> None:
-        """Append the labels (n, new) of new classes, of which the stream has shown none yet."""
-        if columns.ndim != 2 or len(columns) != len(self):
-            raise ValueError(f"Got label columns of shape {columns.shape}, expected ({len(self)}, new classes)")
-        self.labels = np.ascontiguousarray(np.concatenate([self.labels, columns], axis=1, dtype=np.int8))
-        self.counts = np.concatenate([self.counts, np.zeros(columns.shape[1], np.int64)])
 
     def show(self, labels: NDArray[np.int8]) -> None:
         """Count the images (b, K) as shown by the stream."""

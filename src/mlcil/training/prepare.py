@@ -50,8 +50,12 @@ class Data(NamedTuple):
     total_classes: int
 
 
-def prepare_data(settings: RunSettings, say: Say) -> Data:
-    """Read the labels, decode the images and divide the classes into sessions."""
+def prepare_data(settings: RunSettings, say: Say, change: Callable[[Protocol], Protocol] = lambda one: one) -> Data:
+    """Read the labels, decode the images and divide the classes into sessions.
+
+    Arguments:
+        change: what to make of the protocol before anything uses it; for tests of methods.
+    """
     data = load(settings.data, settings.images)
     train, test = (_open(images, settings, say) for images in data)
     bad = [*train.bad.values(), *test.bad.values()]
@@ -61,7 +65,7 @@ def prepare_data(settings: RunSettings, say: Say) -> Data:
     for reason in bad:
         say(f"left out: {reason}")
     data = DataSet(_without(data.train, train.bad), _without(data.test, test.bad))
-    protocol = make_protocol(data, settings.protocol, settings.order)
+    protocol = change(make_protocol(data, settings.protocol, settings.order))
     if method_class(settings.method).is_joint:
         protocol = replace(protocol, sizes=(sum(protocol.sizes),))
     if not len(protocol.test_rows(protocol.sizes[0])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
 from ..core.randomness import Stream, derive_seed
 from ..core.state import State, part_of, prefixed
-from ..data.protocol import Session
+from ..data.protocol import Protocol, Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import (
@@ -56,13 +57,19 @@ class _Taught(NamedTuple):
     seconds: float
 
 
-def run(config: RunConfig, out: Path, console: Console | None = None) -> RunResult:
+def run(
+    config: RunConfig,
+    out: Path,
+    console: Console | None = None,
+    _change: Callable[[Protocol], Protocol] = lambda one: one,
+) -> RunResult:
     """Run an experiment, or continue it where it was interrupted.
 
     Arguments:
         config: what to run.
         out: the run's folder; a used one must hold the same configuration.
         console: where to report; None for silence.
+        _change: what to make of the protocol before anything uses it; for `mlcil.testing`.
 
     Returns:
         What was measured, as results.json holds it.
@@ -86,7 +93,7 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> RunResu
     folder = RunFolder(out)
     try:
         on_first(fabric, lambda: folder.open(config))
-        return _Run(config, folder, fabric, console or Console(quiet=True)).execute()
+        return _Run(config, folder, fabric, console or Console(quiet=True), _change).execute()
     finally:
         folder.close()
 
@@ -94,11 +101,18 @@ def run(config: RunConfig, out: Path, console: Console | None = None) -> RunResu
 class _Run:
     """One launch of a run."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, fabric: Fabric, console: Console) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        fabric: Fabric,
+        console: Console,
+        change: Callable[[Protocol], Protocol],
+    ) -> None:
         self.settings, self.folder, self.fabric = config.settings, folder, fabric
         self.is_writer = fabric.global_rank == 0
         self.reporter = Reporter(console if self.is_writer else Console(quiet=True), [])
-        self.data = prepare_data(self.settings, self.reporter.say)
+        self.data = prepare_data(self.settings, self.reporter.say, change)
         self.sessions = self.data.protocol.sessions(self.settings.validation, self.settings.seed)
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
