@@ -66,7 +66,7 @@ def test_a_trained_run_tags_images(runs, tmp_path):
         assert run.classes == tuple("0123")
         assert run.predict([tmp_path / "photo.png"]).shape == (1, 4)
         assert mlcil.load(str(folder), session=1).classes == tuple("01")
-        assert results["last_map"] == results["sessions"][-1]["map"]
+        assert results.last_map == results.sessions[-1].map
 
 
 def test_runs_are_reported_and_compared(runs, tmp_path):
@@ -74,7 +74,7 @@ def test_runs_are_reported_and_compared(runs, tmp_path):
     assert "Two runs" in page.read_text()
     first, second = runs
     found = mlcil.compare(first, [str(second)], resamples=100).as_dict()
-    assert found["map"]["first"] == pytest.approx(runs[first]["last_map"])
+    assert found["mAP"]["first"] == pytest.approx(runs[first].last_map)
     assert found["map"]["second"] == pytest.approx(runs[second]["last_map"])
 
 
@@ -84,7 +84,7 @@ def test_presets_are_listed_by_group_and_run_by_name(tmp_path):
         mlcil.run(preset="coco-b0-c10/krt")
     small = {"backbone": "small_conv", "weights": None, "buffer": 2}
     results = mlcil.run(data=SETTINGS["data"], out=tmp_path, preset="coco-b0-c10/er-20", **TINY | small)
-    assert (results["preset"], results["method"], results["buffer"]) == ("coco-b0-c10/er-20", "er", "2")
+    assert (results.preset, results.method, results.buffer) == ("coco-b0-c10/er-20", "er", "2")
 
 
 @pytest.mark.parametrize(

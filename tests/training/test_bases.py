@@ -12,9 +12,10 @@ from lightning_fabric import Fabric
 
 from mlcil.core.errors import UserError
 from mlcil.testing import check_base
-from mlcil.training import run as run_module
+from mlcil.training import folder as folder_module
 from mlcil.training.bases import SharedBase
 from mlcil.training.config import make_config
+from mlcil.training.loop import SessionTraining
 from mlcil.training.run import run
 
 from ..tiny import KRT, final_state, outcome, settings
@@ -38,13 +39,13 @@ def same_state(one, other):
 @pytest.fixture
 def trained_epochs(monkeypatch):
     """Which sessions were really trained, in order."""
-    sessions, real = [], run_module.SessionTraining.run
+    sessions, real = [], SessionTraining.run
 
     def counting(self, *given):
         sessions.append(self.number)
         return real(self, *given)
 
-    monkeypatch.setattr(run_module.SessionTraining, "run", counting)
+    monkeypatch.setattr(SessionTraining, "run", counting)
     return sessions
 
 
@@ -89,16 +90,16 @@ def test_a_model_that_computes_otherwise_with_the_same_weights_is_another(tmp_pa
 
 
 def test_a_first_session_that_was_interrupted_is_shared_all_the_same(tmp_path, monkeypatch):
-    real = run_module.save_state
+    real = folder_module.save_state
 
     def stopping(file, *given):
         real(file, *given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, "save_state", stopping)
+    monkeypatch.setattr(folder_module, "save_state", stopping)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, "ft", "ft", protocol="0,1", checkpoint_seconds=0.0)
-    monkeypatch.setattr(run_module, "save_state", real)
+    monkeypatch.setattr(folder_module, "save_state", real)
     assert not shared(tmp_path)
     go(tmp_path, "ft", "ft", protocol="0,1")
     assert len(shared(tmp_path)) == 1

@@ -31,9 +31,11 @@ from mlcil.methods.base import Inference, TrainingSet
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.registry import all_methods
 from mlcil.training import checkpoint_clock, prepare
+from mlcil.training import folder as folder_module
 from mlcil.training import run as run_module
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state
+from mlcil.training.loop import SessionTraining
 from mlcil.training.run import run
 
 from ..tiny import final_state, outcome, settings
@@ -82,17 +84,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def run_twice(values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch, dies: Callable[[Path], bool]) -> None:
     """Run until `dies` says so of a state file just saved, and then once more to the end."""
-    real = run_module.save_state
+    real = folder_module.save_state
 
     def save_and_die(path: Path, *content: object) -> None:
         real(path, *content)  # type: ignore[arg-type]
         if dies(path):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, "save_state", save_and_die)
+    monkeypatch.setattr(folder_module, "save_state", save_and_die)
     with pytest.raises(KeyboardInterrupt):
         run(make_config(values), out)
-    monkeypatch.setattr(run_module, "save_state", real)
+    monkeypatch.setattr(folder_module, "save_state", real)
     run(make_config(values), out)
 
 
@@ -171,7 +173,7 @@ def test_the_size_of_what_a_method_keeps_is_told(whole: dict[str, Path]) -> None
 
 def test_images_set_aside_are_never_trained_on_nor_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained, measured = [], []
-    start, calibrate = run_module.SessionTraining.__init__, run_module._Run._calibrate
+    start, calibrate = SessionTraining.__init__, run_module._Run._calibrate
 
     def note_training(loop: object, method: object, number: int, training: TrainingSet, *others: object) -> None:
         trained.append(set(training.indices.tolist()))
@@ -181,7 +183,7 @@ def test_images_set_aside_are_never_trained_on_nor_kept(tmp_path: Path, monkeypa
         measured.append(set(session.validation.indices.tolist()))
         calibrate(launch, session)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run_module.SessionTraining, "__init__", note_training)
+    monkeypatch.setattr(SessionTraining, "__init__", note_training)
     monkeypatch.setattr(run_module._Run, "_calibrate", note_validation)
     run(make_config(VARIANTS["er-v"]), tmp_path / "run")
     assert [len(rows) > 0 for rows in measured] == [True] * 3
@@ -280,7 +282,7 @@ def test_a_killed_process_continues_to_the_bit(whole: dict[str, Path], tmp_path:
 
 
 def test_a_finished_run_is_not_computed_again(whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module.SessionTraining, "run", None)
+    monkeypatch.setattr(SessionTraining, "run", None)
     before = (whole["krt"] / "results.json").read_bytes()
     run(make_config(VARIANTS["krt"]), whole["krt"])
     assert (whole["krt"] / "results.json").read_bytes() == before
@@ -335,7 +337,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     values, folder, real = (
         VARIANTS["krt"] | {"checkpoint_seconds": 0.0},
         tmp_path / "run",
-        run_module.save_state,
+        folder_module.save_state,
     )
 
     def full(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, object]) -> None:
@@ -343,10 +345,10 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
             raise UserError(f"cannot write {path}: No space left on device")
         real(path, tensors, state)
 
-    monkeypatch.setattr(run_module, "save_state", full)
+    monkeypatch.setattr(folder_module, "save_state", full)
     with pytest.raises(UserError, match="No space left"):
         run(make_config(values), folder)
-    monkeypatch.setattr(run_module, "save_state", real)
+    monkeypatch.setattr(folder_module, "save_state", real)
     run(make_config(values), folder)
     assert_same_outcome(folder, whole["krt"])
 
@@ -411,9 +413,9 @@ def test_tensorboard_events_are_written(tmp_path: Path) -> None:
 def test_the_end_of_an_epoch_is_saved_unless_repeating_it_is_sooner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: float, saves: int
 ) -> None:
-    saved, real = [], run_module.save_state
+    saved, real = [], folder_module.save_state
     monkeypatch.setattr(checkpoint_clock, "SHORT", short)
-    monkeypatch.setattr(run_module, "save_state", lambda path, *given: (saved.append(path.name), real(path, *given)))
+    monkeypatch.setattr(folder_module, "save_state", lambda path, *given: (saved.append(path.name), real(path, *given)))
     run(make_config(settings("ft", epochs=3, protocol="0,1")), tmp_path / "run")
     assert saved.count("progress.safetensors") == saves  # the session's end is saved in any case
     assert saved.count("state.safetensors") == 1

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +20,12 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.files import PARTIAL, read_json, write_atomically, write_json, write_text
 from ..core.locks import FileLock
+from ..evaluation.results import RunResult, write_results
+from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from .config import RunConfig, read_config
+
+Once = Callable[[Callable[[], None]], None]
+"""Calls a function in one of the processes of a run; a `UserError` there is raised in all of them."""
 
 _PACKAGES = (
     "mlcil",
@@ -47,10 +52,11 @@ class RunFolder:
 
     Arguments:
         path: the folder.
+        once: lets one of a run's processes call a function, which writes; by default there is only one process.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, once: Once = lambda write: write()) -> None:
+        self.path, self._once = path, once
         self.results = path / "results.json"
         self.metrics = path / "metrics.jsonl"
         self._lock: FileLock | None = None
@@ -61,6 +67,9 @@ class RunFolder:
         Raises:
             UserError: it holds another run or something else, or another process is writing to it.
         """
+        self._once(lambda: self._open(config))
+
+    def _open(self, config: RunConfig) -> None:
         try:
             self._claim()
             self._check_config(config)
@@ -129,6 +138,9 @@ class RunFolder:
 
     def log(self, *records: Mapping[str, Any]) -> None:
         """Append a line for each record to metrics.jsonl."""
+        self._once(lambda: self._log(records))
+
+    def _log(self, records: Sequence[Mapping[str, Any]]) -> None:
         try:
             with self.metrics.open("a") as file:
                 file.writelines(json.dumps(record) + "\n" for record in records)
@@ -137,15 +149,39 @@ class RunFolder:
 
     def forget_metrics(self, session: int, epoch: int) -> None:
         """Drop the lines that will be written again when the run continues at this session and epoch."""
-        if self.metrics.exists():
-            kept = [one for one in parse_lines(self.metrics) if (one["session"], one["epoch"]) < (session, epoch)]
-            write_text(self.metrics, "".join(json.dumps(one) + "\n" for one in kept))
+
+        def rewrite() -> None:
+            if self.metrics.exists():
+                kept = [one for one in parse_lines(self.metrics) if (one["session"], one["epoch"]) < (session, epoch)]
+                write_text(self.metrics, "".join(json.dumps(one) + "\n" for one in kept))
+
+        self._once(rewrite)
 
     def log_environment(self, facts: Mapping[str, Any]) -> None:
         """Add this launch to environment.json."""
-        file = self.path / "environment.json"
-        launches = read_json(file)["launches"] if file.exists() else []
-        write_json(file, {"launches": [*launches, environment() | dict(facts)]})
+
+        def add() -> None:
+            file = self.path / "environment.json"
+            launches = read_json(file)["launches"] if file.exists() else []
+            write_json(file, {"launches": [*launches, environment() | dict(facts)]})
+
+        self._once(add)
+
+    def save(self, file: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Write a state to one of the folder's files."""
+        self._once(lambda: save_state(file, tensors, values))
+
+    def save_scores(self, session: int, scored: ScoredImages) -> None:
+        """Keep the test scores after a session."""
+        self._once(lambda: save_scores(scores_file(self.path, session), scored))
+
+    def drop_progress(self, session: int) -> None:
+        """Remove the state within a session, which is finished."""
+        self._once(lambda: self.progress_file(session).unlink(missing_ok=True))
+
+    def write_results(self, result: RunResult) -> None:
+        """Write results.json."""
+        self._once(lambda: write_results(self.results, result))
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
