@@ -75,7 +75,7 @@ def test_runs_are_reported_and_compared(runs, tmp_path):
     first, second = runs
     found = mlcil.compare(first, [str(second)], resamples=100).as_dict()
     assert found["mAP"]["first"] == pytest.approx(runs[first].last_map)
-    assert found["map"]["second"] == pytest.approx(runs[second]["last_map"])
+    assert found["mAP"]["second"] == pytest.approx(runs[second].last_map)
 
 
 def test_presets_are_listed_by_group_and_run_by_name(tmp_path):
