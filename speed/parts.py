@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mlcil.core import allocation
 from mlcil.methods.krt import KRT
-from mlcil.models import attention, convolutions
+from mlcil.models import convolutions
 from mlcil.models.backbone import Backbone
 from mlcil.training.optimiser import make_optimiser
 
@@ -66,11 +66,7 @@ def switches(method: KRT) -> dict[str, Callable[[bool], None]]:
         for module in method.tagger.backbone._in_place:
             module.inplace = not on
 
-    def fours(on: bool) -> None:
-        attention.TOGETHER = 4 if on else 1
-
-    names = "folded norms", "pointwise gradients", "sparing copies", "four sessions at once"
-    return dict(zip(names, (fold, products, copies, fours), strict=True))
+    return {"folded norms": fold, "pointwise gradients": products, "sparing copies": copies}
 
 
 def within(net: str, batch: int, rounds: int) -> list[Ratio]:

@@ -99,9 +99,7 @@ class Method:
     # Whether training in the first session is fine-tuning and leaves nothing but the trained model, so that runs may
     # share it; `check_method` tries it.
     base_is_finetuning: bool = False
-    saved: ClassVar[
-        tuple[str, ...]
-    ] = ()  # attributes that it adds to the state; see `core.state` for what they may hold
+    saved: ClassVar[tuple[str, ...]] = ()  # attributes to save besides the model; see `core.state`
     finetuning_options: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:

@@ -153,7 +153,7 @@ class KRT(Rehearsal):
         super().after_session(session, infer)
         if self.config.dpl and self.config.pseudo_label_rule == "per_class":
             self._refresh_recall(session, infer)
-        self._pseudo = None
+        self.fixed_labels = self._pseudo = None
 
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
         """What the old model finds in the session's images at the threshold."""
