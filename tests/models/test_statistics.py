@@ -133,9 +133,9 @@ def test_a_class_named_twice_is_refused():
         PARTS[0][0].with_classes(["a", "a"])
 
 
-def test_pseudo_labels_are_not_counted_as_told():
-    z, y, told = torch.ones(3, WIDTH), torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([1.0])
-    sums = Statistics.empty(WIDTH).with_classes(["a"]).with_images(z, y, told=told)
+def test_pseudo_labels_are_not_counted_as_annotated():
+    z, y, annotated = torch.ones(3, WIDTH), torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([1.0])
+    sums = Statistics.empty(WIDTH).with_classes(["a"]).with_images(z, y, annotated=annotated)
     assert (sums.positives.item(), sums.counts.item(), sums.weight.item()) == (2.0, 1.0, 3.0)
 
 
@@ -143,7 +143,9 @@ def test_pseudo_labels_survive_taking_away_the_last_session_twice():
     (first, _), (_, (z, y, _)) = PARTS[0], PARTS[1]
     labels = torch.cat([torch.zeros(len(z), 2), y], 1)
     labels[::3, 0] = 1  # what a model says of class a, which nobody labelled here
-    later = first.with_classes(["a", "b", "c"]).with_images(z, labels, told=torch.tensor([0.0, 0.0, float(y.sum())]))
+    later = first.with_classes(["a", "b", "c"]).with_images(
+        z, labels, annotated=torch.tensor([0.0, 0.0, float(y.sum())])
+    )
     again = without(later, without(later, first))
     assert_same(weights(again), weights(first))
 

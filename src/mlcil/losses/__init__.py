@@ -1,1 +1,1 @@
-"""What is asked: classification and distillation losses."""
+"""Classification and distillation losses."""

@@ -1,4 +1,4 @@
-"""The topology-preserving loss: how features lie to each other shall stay (TPCIL, Tao et al., ECCV 2020)."""
+"""The topology-preserving loss: similarities between features stay as they were (TPCIL, Tao et al., ECCV 2020)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def by_random(points: NDArray[np.float32], count: int, rng: np.random.Generator)
 
 @dataclass(frozen=True)
 class Budget:
-    """How many images may be kept: so many per class, or so many in total."""
+    """How many images may be kept, per class or in total."""
 
     per_class: int = 0
     total: int = 0
@@ -52,7 +52,7 @@ class Budget:
         return bool(self.per_class or self.total)
 
     def quotas(self, classes: int) -> list[int]:
-        """The share of each class, never more than the budget in all; the oldest get the remainder."""
+        """The share of each class; they add up to at most the budget, and the oldest classes get the remainder."""
         if not self.total:
             return [self.per_class] * classes
         share, rest = divmod(self.total, classes)
@@ -60,12 +60,12 @@ class Budget:
 
 
 class Memory(ABC):
-    """Images that are kept, and what is known of each; the ways of choosing them are below.
+    """Images that are kept, with what is known about each. Subclasses choose them.
 
     Attributes:
         budget: how many images may be kept.
         indices: int64 (n,), rows of the training set, each once.
-        labels: int8 (n, K): what is known of each exemplar, -1 elsewhere.
+        labels: int8 (n, K): what is known about each exemplar, -1 for unknown.
 
     Arguments:
         label_onwards: whether classes defined after an exemplar was stored are annotated on it as well
@@ -91,19 +91,19 @@ class Memory(ABC):
         self.labels = np.concatenate([self.labels.reshape(len(self), session.first), new], axis=1)
 
     def observe(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> Taken:
-        """Look at a batch that is about to be trained on; only streaming memories take any of it."""
+        """See a batch before it is trained on; only streaming memories keep any of it."""
         return np.empty(0, np.int64)
 
     def present(self) -> NDArray[np.int64]:
-        """The rows that can be drawn at this moment of the session."""
+        """The rows that can be drawn at this point of the session."""
         return self.indices
 
     @abstractmethod
     def close_session(self, session: Session, features: Features, rng: np.random.Generator) -> None:
-        """Choose among the session's images and let others go, within the budget.
+        """Choose among the session's images and drop others to stay within the budget.
 
         Arguments:
-            features: from rows of the training set to their features (n, C), by the model just trained.
+            features: maps rows of the training set to features (n, C) of the model just trained.
         """
 
 
@@ -111,8 +111,8 @@ class ExemplarBuffer(Memory):
     """Exemplars chosen class by class when a session ends.
 
     Arguments:
-        choose: from the features (n, C) of a class's images and a number to the rows to keep, best first.
-        needs_features: False where `choose` only looks at how many there are.
+        choose: maps the features (n, C) of a class's images and a count to the rows to keep, best first.
+        needs_features: False if `choose` only needs to know how many images there are.
     """
 
     saved = ("chosen",)
@@ -135,7 +135,7 @@ class ExemplarBuffer(Memory):
         self._keep(session)
 
     def _keep(self, session: Session) -> None:
-        # An image chosen for several classes is kept once, at its first place.
+        # An image that is chosen for several classes is kept once, at its first position.
         wanted = list(dict.fromkeys(np.concatenate(self.chosen).tolist()))
         known = dict(zip(self.indices.tolist(), self.labels, strict=True))
         unknown = np.full(session.stop, UNKNOWN, np.int8)
@@ -156,7 +156,7 @@ class StreamBuffer(Memory):
     state at the session's start and the order of its batches, so a resumed run finds it again.
 
     Arguments:
-        policy: which image of the stream to take, and which to let go for it.
+        policy: decides which images of the stream to take and which to drop for them.
     """
 
     saved = ("counts", "seen")
@@ -199,7 +199,7 @@ SELECTIONS = ("herding", "random", "reservoir", "prs", "ocdm")
 
 
 def make_memory(selection: str, budget: Budget, label_onwards: bool) -> Memory:
-    """The memory of that way to choose, one of `SELECTIONS`."""
+    """Make the memory that chooses by `selection`, one of `SELECTIONS`."""
     if selection == "herding":
         return ExemplarBuffer(budget, label_onwards)
     if selection == "random":

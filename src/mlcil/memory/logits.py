@@ -1,4 +1,4 @@
-"""What the model said about an exemplar when it was stored (DER, section 3)."""
+"""The logits that the model gave an exemplar when it was stored (DER, section 3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoredLogits:
             self._rows[index] = row.clone()
 
     def get(self, indices: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """What is stored of the images (n,).
+        """The stored logits of the images (n,).
 
         Returns:
             logits (n, classes) with zeros where there are none, and bool (n, classes): where there are; on the host.

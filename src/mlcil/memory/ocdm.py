@@ -80,9 +80,9 @@ def greedy_selection(
     Arguments:
         present: (n, K).
         target: (K,), p, positive.
-        size: how many shall be left.
+        size: how many images to keep.
         rng: breaks ties.
-        fixed: (n,), images that stay as long as there are others.
+        fixed: (n,), images that are removed only when no others are left.
 
     Returns:
         (n,), the images that stay.

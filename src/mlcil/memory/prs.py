@@ -17,7 +17,7 @@ def partitioning_reservoir(
     rng: np.random.Generator,
     rho: float = -0.03,  # the authors' value for COCOseq
 ) -> NDArray[np.int64]:
-    """A `Policy`: partitioning reservoir sampling (PRS), where class c shall have a part of the memory like n_c^rho.
+    """A `Policy`: partitioning reservoir sampling (PRS), which gives class c a share of the memory like n_c^rho.
 
     Images without a positive are passed over. Among images that are equally good to remove the choice is random;
     the authors' code removes the first of them.

@@ -43,11 +43,11 @@ class StreamMemory:
         self.labels = np.ascontiguousarray(np.concatenate([self.labels, labels[None]], dtype=np.int8))
 
     def keep(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> None:
-        """Let all other images go; rows are positions in the memory or a mask of it."""
+        """Drop all other images; rows are positions in the memory or a mask."""
         self.indices, self.labels = self.indices[rows], np.ascontiguousarray(self.labels[rows])
 
     def drop(self, row: int) -> None:
-        """Let one image go."""
+        """Drop one image."""
         self.keep(np.arange(len(self)) != row)
 
     def complete(self, index: int, labels: NDArray[np.int8]) -> bool:
@@ -116,7 +116,7 @@ def proportions(counts: NDArray[np.int64], rho: float, among: NDArray[np.bool_] 
 
 
 def check_batch(stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int) -> None:
-    """Refuse a batch that does not fit the memory."""
+    """Raise a ValueError if the batch does not fit the memory."""
     expected = (len(indices), len(stock.counts))
     if labels.shape != expected:
         raise ValueError(f"Got labels of shape {labels.shape} for the batch, expected {expected}")

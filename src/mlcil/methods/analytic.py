@@ -1,4 +1,4 @@
-"""The analytic learner: sums over images, and one linear system a session (after Zhang et al., L3A, ICML 2025)."""
+"""The analytic learner: sums over images, and one linear system per session (after Zhang et al., L3A, ICML 2025)."""
 
 from __future__ import annotations
 
@@ -29,49 +29,54 @@ MATCHED = 1000  # images on which window scores are brought to the scale of whol
 
 @dataclass(frozen=True)
 class AnalyticConfig(MethodConfig):
-    """Features, and what is asked of the linear map."""
+    """How features are computed and how the linear map is fitted."""
 
     missing: str = with_default(MethodConfig, "missing", "negative", choices=("negative",))
     base: str = option(
         "frozen",
-        "the backbone stays as pretrained, or is trained in the first session and then frozen, alone or with "
-        "cross-attention whose embedding joins the features",
+        "frozen: the pretrained backbone as it is; finetune: trained in the first session, then frozen; attention: the "
+        "same with cross-attention, whose embedding joins the features",
         choices=("frozen", "finetune", "attention"),
         paper="L3A",
     )
-    expansion: int = option(2048, "random features beside the pooled ones", low=0, high=16384, paper="L3A")
-    pooling: str = option("average", "of the feature map over positions", choices=("average", "max", "both"))
-    power: float = option(0.5, "of the pooled values before standardisation, sign kept", low=0.1, high=2.0)
-    window: float = option(
-        0.4, "side of windows scored besides the image, as a part of its side; 0 none", low=0, high=1
+    expansion: int = option(2048, "number of random features added to the pooled ones", low=0, high=16384, paper="L3A")
+    pooling: str = option("average", "how the feature map is pooled over positions", choices=("average", "max", "both"))
+    power: float = option(
+        0.5, "power applied to the pooled values before standardisation, keeping their sign", low=0.1, high=2.0
     )
-    window_weight: float = option(0.5, "of the best window's score, beside the whole image's", low=0)
+    window: float = option(
+        0.4, "side of the windows that are scored too, relative to the image's side; 0 for no windows", low=0, high=1
+    )
+    window_weight: float = option(0.5, "weight of the best window's score, added to that of the whole image", low=0)
     ridge: float | None = option(
-        None, "strength of the regularisation; none chooses it by generalised cross-validation", low=1e-9
+        None, "regularisation strength; none chooses it by generalised cross-validation", low=1e-9
     )
     balance: float = option(
         0.0,
-        "beta: images weigh by the frequency of their classes to the power -beta",
+        "beta, weights images by their classes' frequency to the power -beta",
         low=0,
         high=2,
         paper="L3A",
     )
     pseudo_above: float | None = option(
-        None, "an old class more probable than this counts as present; none labels nothing", low=0.5, high=1
+        None,
+        "an old class with a probability above this gets a pseudo label; none for no pseudo labels",
+        low=0.5,
+        high=1,
     )
-    width: int = option(384, "of the embedding with base attention", low=1, paper="KRT, section 4.1")
-    heads: int = option(8, "attention heads with base attention", low=1, paper="KRT, section 4.1")
+    width: int = option(384, "size of the embedding with base attention", low=1, paper="KRT, section 4.1")
+    heads: int = option(8, "number of attention heads with base attention", low=1, paper="KRT, section 4.1")
 
 
 class _Labels(NamedTuple):
-    """What a session's images are taken to show."""
+    """The labels of a session's images, pseudo labels included."""
 
     labels: Tensor  # (N, K) of 0 and 1
-    told: Tensor  # (K,) images of each class by annotation
+    annotated: Tensor  # (K,) number of images of each class, by annotation alone
 
 
 class Analytic(Method):
-    """Learns a session from one pass over its images; nothing is forgotten, as the sums over all images stay.
+    """Learns each session in one pass over its images and forgets nothing, because it keeps the sums over all images.
 
     Attributes:
         statistics: the sums over all sessions so far.
@@ -85,7 +90,7 @@ class Analytic(Method):
     Config = AnalyticConfig
     config: AnalyticConfig
     saved = ("statistics", "_thresholds", "_stretch", "_shift")
-    setting_defaults = {"augment": "none"}  # each image is looked at once, as it is
+    setting_defaults = {"augment": "none"}  # each image is seen once, unaugmented
     tagger: AnalyticTagger
 
     def __init__(self, config: AnalyticConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
@@ -98,7 +103,7 @@ class Analytic(Method):
         self._stretch = self._shift = torch.empty(0)  # (K,) from scores with windows to those of whole images
 
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
-        """Fixed features, and weights that are solved for."""
+        """A tagger with fixed features and weights that are solved for."""
         c = self.config
         shape = FeatureShape(c.expansion, c.pooling, c.power, c.window, c.window_weight)
         if c.base == "frozen":
@@ -107,7 +112,7 @@ class Analytic(Method):
         return AnalyticTagger(backbone, shape, attention, trains_base=c.base != "frozen")
 
     def trains(self, session: Session) -> bool:
-        """Only a first session that adapts the backbone."""
+        """Only the first session trains, and only if it adapts the backbone."""
         return session.number == 1 and self.config.base != "frozen"
 
     def freeze(self) -> None:
@@ -154,28 +159,28 @@ class Analytic(Method):
         return None if self._thresholds is None else self._thresholds.numpy()
 
     def notes(self) -> dict[str, Any]:
-        """The strength chosen, and what cross-validation expects of it."""
+        """The regularisation strength, and the error that cross-validation expects."""
         if self.solution is None:
             return {}
         return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
 
     def _labels(self, session: Session, infer: Inference) -> _Labels:
         labels = torch.from_numpy(session.labels == PRESENT).float()
-        told = labels.sum(0)
+        annotated = labels.sum(0)
         if session.first and self.config.pseudo_above is not None:
             scores = torch.from_numpy(infer(self.predict, session.indices))
             labels[:, : session.first] = (scores[:, : session.first] > self.config.pseudo_above).float()
-        return _Labels(labels, told)
+        return _Labels(labels, annotated)
 
     def _add(self, described: Tensor, found: _Labels, session: Session) -> None:
         sums = self.statistics.with_classes(session.classes)
-        weights = balanced_weights(found.labels, sums.counts + found.told, self.config.balance)
+        weights = balanced_weights(found.labels, sums.counts + found.annotated, self.config.balance)
         nothing = torch.zeros_like(sums.counts)
         for start in range(0, len(described), CHUNK):
             part = slice(start, start + CHUNK)
-            told = found.told if start == 0 else nothing
+            annotated = found.annotated if start == 0 else nothing
             features = self.tagger.expand(described[part].to(self.tagger.mean)).cpu()
-            sums = sums.with_images(features, found.labels[part], weights[part], told)
+            sums = sums.with_images(features, found.labels[part], weights[part], annotated)
         self.statistics = sums
 
     def _solve(self) -> None:
@@ -183,9 +188,9 @@ class Analytic(Method):
         self.solution = choose_ridge(self.statistics) if given is None else solve(self.statistics, given)
 
     def _match_windows(self, session: Session, infer: Inference) -> None:
-        """Find how a score with its best window's is brought to the scale of the whole image's.
+        """Find the scale that brings scores with windows to the range of scores of whole images.
 
-        By mean and deviation on some of the session's images: that needs no label, so it serves old classes too.
+        It matches mean and deviation on some of the session's images. That needs no labels, so it serves old classes.
         """
         assert self.solution is not None
         ones = torch.ones(len(self.statistics.classes))

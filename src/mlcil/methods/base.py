@@ -1,4 +1,4 @@
-"""What a method is: it says what to minimise and what to remember; the loop does the rest."""
+"""The base of every method: a method says what to minimise and what to remember, and the loop does the rest."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class MethodConfig:
 
     missing: str = option(
         "negative",
-        "what an unknown label counts as: absent, or nothing",
+        "how to treat unknown labels: as absent, or leave them out of the loss",
         choices=("negative", "ignore"),
         paper="KRT, section 3.1",
     )
 
 
 class Task(NamedTuple):
-    """What a method may know of the experiment before it starts."""
+    """What a method may know about the experiment before it starts."""
 
     benchmark: str | None  # "coco" or "voc" if it is that very data set, else None
     total_classes: int  # of the whole data set
@@ -49,7 +49,8 @@ class TrainingSet(NamedTuple):
     Attributes:
         indices: int64 (N,), rows of the whole training set.
         labels: int8 (N, K).
-        epoch_size: an epoch goes over so many rows, from the first; the others are there for replay. None: all.
+        epoch_size: how many rows, from the first on, an epoch goes through; the others are only drawn for replay. None
+            for all of them.
     """
 
     indices: NDArray[np.int64]
@@ -58,12 +59,12 @@ class TrainingSet(NamedTuple):
 
     @property
     def shown(self) -> int:
-        """Images that an epoch goes over."""
+        """How many images an epoch goes through."""
         return len(self.indices) if self.epoch_size is None else self.epoch_size
 
 
 class Inference(Protocol):
-    """Computing on training images outside of training: un-augmented, in evaluation mode, over all processes."""
+    """Computes something on training images outside of training: unaugmented, in evaluation mode, in all processes."""
 
     def __call__(self, function: Callable[[Tensor], Tensor], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The values of a function of images (B, 3, H, W) -> (B, ...) on rows (n,) of the training set, (n, ...)."""
@@ -81,10 +82,10 @@ class Method:
     draw from it, or from `core.randomness.generator_from_torch()`, and the method repeats itself exactly.
 
     Attributes:
-        tagger: the model being taught.
-        student: what `losses` must call in place of `tagger`, so that gradients reach every process.
+        tagger: the model that is trained.
+        student: the same model; `losses` must call it instead of `tagger`, so that gradients reach every process.
         teacher: a frozen copy of the model as it was before this session, or None.
-        together: from rows (n, ...) of this process to those of all processes; of use within `losses`.
+        gather: turns rows (n, ...) of this process into those of all processes, for use within `losses`.
     """
 
     name: ClassVar[str]
@@ -94,13 +95,11 @@ class Method:
     buffer_use: ClassVar[str] = "none"  # "none", "optional" or "required"
     is_joint: ClassVar[bool] = False  # sees all classes in one session
     Config: ClassVar[type[MethodConfig]] = MethodConfig
-    setting_defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that this method needs other defaults for
+    setting_defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that have another default for this method
     # Whether training in the first session is fine-tuning and leaves nothing but the trained model, so that runs may
     # share it; `check_method` tries it.
     base_is_finetuning: bool = False
-    saved: ClassVar[
-        tuple[str, ...]
-    ] = ()  # attributes that it adds to the state; see `core.state` for what they may hold
+    saved: ClassVar[tuple[str, ...]] = ()  # attributes to save besides the model; see `core.state`
     finetuning_options: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
@@ -113,11 +112,11 @@ class Method:
     # What a method may replace ------------------------------------------------------------------
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
-        """The model: by default linear heads on the pooled feature."""
+        """Build the model: by default linear heads on the pooled feature."""
         return Tagger(backbone)
 
     def wants_teacher(self) -> bool:
-        """Whether the model before this session is needed during it."""
+        """Whether the session needs the model as it was before."""
         return False
 
     def before_session(self, session: Session, infer: Inference) -> None:
@@ -131,19 +130,19 @@ class Method:
         """Stop training what must stay as it is; called whenever the model has grown or has been loaded."""
 
     def training_set(self, session: Session) -> TrainingSet:
-        """What to train on: the session's images."""
+        """Choose what to train on: by default the session's images."""
         return TrainingSet(session.indices, session.labels)
 
     def trains(self, session: Session) -> bool:
-        """Whether the session has anything to minimise; if not, `after_session` does all the learning."""
+        """Whether there is anything to minimise in this session; if not, `after_session` does all the learning."""
         return True
 
     def draw(
         self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
     ) -> list[tuple[NDArray[np.int64], ...]]:
-        """What else each step of an epoch gets to see, as `Batch.replay`.
+        """Choose what each step of an epoch sees besides its batch, as `Batch.replay`.
 
-        Called for every epoch in order; after an interruption, again for those already trained.
+        Called for every epoch in order. A resumed run calls it again for the epochs that are already trained.
 
         Arguments:
             plan: for each step, the positions (B,) in `training` of its images.
@@ -154,7 +153,7 @@ class Method:
         return [()] * len(plan)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The terms to minimise, each a mean over the batch's images, already weighted."""
+        """The terms to minimise, by name: each is a mean over the batch's images and already weighted."""
         batch = batch.joined()
         return {"classification": self.classification(self.student(batch.images).logits, batch.labels)}
 
@@ -167,21 +166,21 @@ class Method:
         return torch.sigmoid(self.tagger(images).logits.float())
 
     def thresholds(self) -> NDArray[np.float64] | None:
-        """(K,) above which `predict` says that a class is present, if the method knows better than a common one."""
+        """(K,) per-class thresholds on the scores of `predict`, or None for the global one."""
         return None
 
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
-        """(N, K_old) which old classes the session's N images are taken to show, un-augmented; None without."""
+        """(N, K_old), which old classes count as present in the session's N unaugmented images; None if unused."""
         return None
 
     def notes(self) -> dict[str, Any]:
-        """What is worth reporting of the current session, as plain values."""
+        """What to report about the current session, as plain values for results.json."""
         return {}
 
     # What methods share -------------------------------------------------------------------------
 
     def classification(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The asymmetric loss, unknown labels by the `missing` policy, mean over images."""
+        """The asymmetric loss averaged over images; the `missing` option says how unknown labels are treated."""
         if self.config.missing == "negative":
             labels = labels.clamp(min=0)
         return asymmetric_loss(logits, labels).mean()
@@ -192,12 +191,12 @@ class Method:
 
     @torch.no_grad()
     def teacher_output(self, images: Tensor) -> Output:
-        """What the teacher says about the images."""
+        """The teacher's output for the images."""
         assert self.teacher is not None
         return self.teacher(images)  # type: ignore[no-any-return]
 
     def old_classes(self) -> int:
-        """Classes of the sessions before this one."""
+        """The number of classes of the sessions before this one."""
         return sum(self.tagger.sizes[:-1])
 
     def distillation_scale(self) -> float:
@@ -232,5 +231,5 @@ class Method:
 
 
 def frozen_copy(tagger: Tagger) -> Tagger:
-    """The model as it is now, for good: in evaluation mode and without gradients."""
+    """A copy of the model that stays as it is: in evaluation mode, without gradients."""
     return copy.deepcopy(tagger).eval().requires_grad_(False)

@@ -24,29 +24,31 @@ from .rehearsal import Rehearsal, RehearsalConfig
 
 @dataclass(frozen=True)
 class BiCConfig(RehearsalConfig):
-    """The share of the distillation is old / seen classes and has no option."""
+    """The weight of the distillation is old / seen classes, so there is no option for it."""
 
     selection: str = with_default(RehearsalConfig, "selection", "herding", choices=("herding", "random"))
-    temperature: float = option(2.0, "T of the distillation", low=0.01, paper="BiC, section 4")
+    temperature: float = option(2.0, "temperature T of the distillation", low=0.01, paper="BiC, section 4")
     held_out: float = option(
         0.1,
-        "part of each class's exemplars set aside for the correction, at least one of two or more",
+        "share of each class's exemplars held out to fit the correction; at least one if there are two or more",
         low=0,
         high=0.9,
         paper="BiC, section 3",
     )
-    decay: float = option(0.05, "holds the correction to none: beta^2 + log(alpha)^2", low=0, paper="BiC, section 4")
+    decay: float = option(
+        0.05, "weight of beta^2 + log(alpha)^2, which keeps the correction small", low=0, paper="BiC, section 4"
+    )
 
 
 @dataclass(frozen=True)
 class BudgetPart(Budget):
-    """The part of each class's share that is set aside, or the rest of it."""
+    """The held-out part of each class's share of the budget, or the rest of it."""
 
     held_out: float = 0.1
     is_held_out: bool = True
 
     def quotas(self, classes: int) -> list[int]:
-        """The part of each class."""
+        """The number of images of each class in this part."""
         whole = super().quotas(classes)
         aside = [max(1, int(one * self.held_out)) if one > 1 and self.held_out else 0 for one in whole]
         return aside if self.is_held_out else [one - part for one, part in zip(whole, aside, strict=True)]
@@ -81,25 +83,25 @@ class BiC(Rehearsal):
         self.old_correction = (1.0, 0.0)  # of the session before, whose model is the teacher
 
     def wants_teacher(self) -> bool:
-        """Always: it is distilled."""
+        """Always, to distil it."""
         return True
 
     def before_session(self, session: Session, infer: Inference) -> None:
-        """Set images of each new class aside."""
+        """Hold out images of each new class."""
         super().before_session(session, infer)
         self.validation.open_session(session)
         self.validation.close_session(session, lambda rows: infer(self.pooled, rows), generator_from_torch())
         self.old_correction, self.correction = self.correction, (1.0, 0.0)
 
     def training_set(self, session: Session) -> TrainingSet:
-        """As always, without the images set aside."""
+        """The usual training set without the held-out images."""
         full = super().training_set(session)
         kept = ~np.isin(full.indices, self.validation.indices)
         shown = None if full.epoch_size is None else int(kept[: full.epoch_size].sum())
         return TrainingSet(full.indices[kept], full.labels[kept], shown)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Classification and distillation, shared out by the number of new and old classes."""
+        """Classification and distillation, weighted by the shares of new and old classes."""
         batch = batch.joined()
         now = self.student(batch.images)
         share = self.old_classes() / sum(self.tagger.sizes)
@@ -128,14 +130,14 @@ class BiC(Rehearsal):
         return torch.sigmoid(corrected(logits, self.tagger.sizes[-1], self.correction))
 
     def notes(self) -> dict[str, float]:
-        """With the correction and the images that it was fitted on."""
+        """The correction, and the number of images that it was fitted on."""
         alpha, beta = self.correction
         kept = {"exemplars": len(self.buffer) + len(self.validation), "held_out": len(self.validation)}
         return super().notes() | kept | {"alpha": alpha, "beta": beta}
 
 
 def _at_most_half(points: NDArray[np.float32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Choose at random, and leave half of the class's images to train on."""
+    """Choose at random, but leave at least half of the class's images for training."""
     return by_random(points, min(count, len(points) // 2), rng)
 
 
@@ -152,8 +154,8 @@ def fit_correction(logits: Tensor, labels: Tensor, decay: float) -> tuple[float,
     Arguments:
         logits: (n, K) of the new classes on held-out images.
         labels: (n, K), 1 present, 0 absent, -1 unknown.
-        decay: weight of beta^2, and of log(alpha)^2: held-out images that can be told apart without error would
-            send alpha to infinity.
+        decay: weight of beta^2, and of log(alpha)^2: held-out images that are separated without an error
+            would send alpha to infinity.
     """
     scores, known = logits.double(), labels >= 0
     free = torch.tensor([float(np.log(np.expm1(1.0))), 0.0], dtype=torch.float64, requires_grad=True)  # alpha 1, beta 0

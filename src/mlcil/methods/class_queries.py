@@ -26,34 +26,32 @@ SMALLEST = 1e-6  # of a draw, so that a sum of draws is never 0
 
 @dataclass(frozen=True)
 class ClassQueriesConfig(KRTConfig):
-    """KRT's options, some with another meaning, and those of the queries."""
+    """KRT's options, some of which mean something else here, and those of the queries."""
 
     ica: bool = option(
-        True, "a query per class; without, linear heads on the pooled feature", paper="HCP, feature purification"
+        True, "use a query per class; if false, linear heads on the pooled feature", paper="HCP, feature purification"
     )
     pseudo_label_rule: str = with_default(KRTConfig, "pseudo_label_rule", "per_class")
     token_weight: float = option(
-        100.0, "weight of a token loss over the old classes' embeddings; HCP does without it", low=0.0
+        100.0, "weight of a token loss on the old classes' embeddings, which HCP does not have", low=0.0
     )
-    attend_to_kt: bool = option(True, "a query is among its own keys and values, besides the patches")
-    layers: int = option(
-        1, "how many times the queries attend; 1 on COCO, 3 on VOC", low=1, paper="HCP, feature purification"
-    )
+    attend_to_kt: bool = option(True, "let a query attend to itself as well as to the patches")
+    layers: int = option(1, "number of attention layers; 1 on COCO, 3 on VOC", low=1, paper="HCP, feature purification")
     reweight: bool = option(
         False,
-        "terms of old classes weighted by their distance from the label, relative to their session's mean",
+        "weight the terms of old classes by their distance from the label, relative to their session's mean",
         paper="KBK, gradient compensation",
     )
     unknown: float = option(
         0.0,
-        "weight of an unknown class that is taught with mixtures of absent classes; the papers have 1",
+        "weight of the loss of an unknown class, which is trained on mixtures of absent classes; 1 in the papers",
         low=0.0,
         paper="KBK, unknown probing",
     )
 
 
 class ClassQueries(KRT):
-    """Each class reads the picture with a query of its own, which is frozen once its session is over."""
+    """Each class reads the image with its own query, which is frozen after its session."""
 
     name = "class_queries"
     summary = "a query per class, pseudo labels above a threshold per class, re-weighted old classes"
@@ -63,7 +61,7 @@ class ClassQueries(KRT):
     finetuning_options = {"dpl": False, "ica": False, "reweight": False}
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
-        """Class queries, unless switched off, and where it is asked for the output of the unknown class."""
+        """A tagger with class queries unless they are switched off, and with the unknown class if it has a weight."""
         c = self.config
         shape = AttentionShape(c.width, c.heads, c.attend_to_kt, per_class=True, layers=c.layers)
         tagger = Tagger(backbone, shape if c.ica else None)
@@ -73,7 +71,7 @@ class ClassQueries(KRT):
         return tagger
 
     def before_session(self, session: Session, infer: Inference) -> None:
-        """As in KRT; the unknown class of another session was another one, so its output starts anew."""
+        """As in KRT. Each session has its own unknown class, so that output is initialised again."""
         super().before_session(session, infer)
         if self._probes():
             output = self._unknown_output()
@@ -81,7 +79,7 @@ class ClassQueries(KRT):
             output.rows.reset_parameters()
 
     def classification(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The asymmetric loss, from the second session on re-weighted, mean over images."""
+        """The asymmetric loss averaged over images, re-weighted from the second session on."""
         sizes = self.tagger.sizes
         if not self.config.reweight or len(sizes) == 1:
             return super().classification(logits, labels)
@@ -94,7 +92,7 @@ class ClassQueries(KRT):
         return terms
 
     def _probing(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The unknown class is present in a mixture of absent classes, and absent in every class that is present."""
+        """Train the unknown class: a mixture of absent classes shows it, the embedding of a present class does not."""
         mixed, exists = absent_mixture(embeddings, labels)
         logits = self._unknown_output()(torch.cat([mixed[:, None], embeddings], dim=1))  # (B, 1 + K)
         of_mixture = torch.where(exists, PRESENT, UNKNOWN)[:, None]
@@ -112,7 +110,7 @@ class ClassQueries(KRT):
 
 
 def absent_mixture(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A random convex mixture of the absent classes of each image, those like the present ones first.
+    """A random convex mixture of the absent classes of each image, favouring those similar to present classes.
 
     An absent class weighs as much as its mean cosine to the present classes, at least 0, times a draw from
     Beta(0.2, 0.2) of torch's global generator; by the draw alone where no class is present or none alike.

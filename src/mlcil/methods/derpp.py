@@ -1,4 +1,4 @@
-"""DER++: exemplars replay their labels and what the model once said about them."""
+"""DER++: exemplars are replayed with their labels and with the logits the model once gave them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .rehearsal import Rehearsal, RehearsalConfig
 
 @dataclass(frozen=True)
 class DERppConfig(RehearsalConfig):
-    """With `selection: reservoir`, the original: logits are those of the step at which the image is taken."""
+    """With `selection: reservoir`, as in the original, logits are those of the step at which an image is stored."""
 
     selection: str = with_default(RehearsalConfig, "selection", "herding", choices=("herding", "random", "reservoir"))
     replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
@@ -53,16 +53,16 @@ class DERpp(Rehearsal):
     def draw(
         self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
     ) -> list[tuple[NDArray[np.int64], ...]]:
-        """As always, noting which images a streaming memory takes: each is met once an epoch."""
+        """The usual draws; remembers which images a streaming memory takes during the epoch."""
         self._taken = set()
         return super().draw(training, plan, epoch, rng)
 
     def offer(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> None:
-        """Note what is taken."""
+        """Remember which images are taken."""
         self._taken.update(self.buffer.observe(indices, labels, rng).tolist())
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Classification of the batch, and of each draw its own term."""
+        """Classification of the batch, and one term for each of the two draws."""
         now = self.student(batch.images)
         terms = {"classification": self.classification(now.logits, batch.labels)}
         if batch.replay:
@@ -73,7 +73,7 @@ class DERpp(Rehearsal):
             terms["logits"] = self.config.alpha * logit_distance(again, said, known)
             again = self.student(labelled.images).logits
             terms["replay"] = self.config.beta * self.classification(again, labelled.labels)
-        if self.buffer.is_streaming:  # only now: an image taken again is replayed with what was said before
+        if self.buffer.is_streaming:  # last, so that an image taken again is still replayed with its earlier logits
             self._store(batch, now.logits.detach())
         return terms
 
@@ -85,7 +85,7 @@ class DERpp(Rehearsal):
         self.logits.put(self.gather(numbers), self.gather(said))
 
     def after_session(self, session: Session, infer: Inference) -> None:
-        """Store what the model says about each new exemplar."""
+        """Store the model's logits for each new exemplar."""
         super().after_session(session, infer)
         fresh = [index for index in self.buffer.indices.tolist() if index not in self.logits]
         if fresh:

@@ -1,4 +1,4 @@
-"""Experience replay: beside every batch, as many exemplars again."""
+"""Experience replay: each batch is joined by as many exemplars."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .rehearsal import Rehearsal, RehearsalConfig
 
 @dataclass(frozen=True)
 class ERConfig(RehearsalConfig):
-    """Exemplars at random, drawn beside each batch."""
+    """Exemplars are chosen at random and drawn beside each batch."""
 
     selection: str = with_default(RehearsalConfig, "selection", "random")
     replay: str = with_default(RehearsalConfig, "replay", "paired")
 
 
 class ER(Rehearsal):
-    """Fine-tuning on the session's images and, with equal weight, on exemplars of the old ones."""
+    """Fine-tuning on the session's images and, with equal weight, on exemplars of earlier sessions."""
 
     name = "er"
     summary = "experience replay: each batch is joined by as many random exemplars"

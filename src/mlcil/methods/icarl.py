@@ -21,18 +21,18 @@ from .rehearsal import Rehearsal, RehearsalConfig
 
 @dataclass(frozen=True)
 class ICaRLConfig(RehearsalConfig):
-    """Both readings of the multi-label form."""
+    """The two ways to read iCaRL for several labels per image."""
 
     cls_scope: str = option(
         "all",
-        "columns of the classification term: all seen ones besides the distillation (which explains the numbers "
-        "that KRT reports), or the new ones alone (iCaRL)",
+        "classes of the classification term: all seen classes, in addition to the distillation (this explains the "
+        "numbers that KRT reports), or only the new ones (iCaRL)",
         choices=("all", "new"),
         paper="iCaRL, algorithm 3",
     )
     scores: str = option(
         "sigmoid",
-        "what to predict by: the heads, or the nearest mean of exemplars, which ranks images but gives no probability",
+        "predict with the heads, or by the similarity to class means of exemplars, which are no probabilities",
         choices=("sigmoid", "nme"),
         paper="iCaRL, algorithm 1",
     )
@@ -53,7 +53,7 @@ class ICaRL(Rehearsal):
     means: Tensor | None = None  # (K, C) unit means of each class's exemplars, for `scores: nme`
 
     def wants_teacher(self) -> bool:
-        """Always: it gives the old columns' targets."""
+        """Always, for the targets of the old classes."""
         return True
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -67,7 +67,7 @@ class ICaRL(Rehearsal):
         return terms
 
     def after_session(self, session: Session, infer: Inference) -> None:
-        """Choose exemplars, and with the model as it is now find the mean of each class."""
+        """Choose exemplars, and compute the mean feature of each class with the current model."""
         super().after_session(session, infer)
         if self.config.scores == "nme" and len(self.buffer):
             both = infer(self._two_views, self.buffer.indices)  # (n, 2, C)
@@ -86,6 +86,6 @@ class ICaRL(Rehearsal):
 
 
 def _unit_mean(features: NDArray[np.float32]) -> Tensor:
-    """(n, 2, C) -> (C,) of length 1; zeros where a class has no exemplar, and ranks nothing."""
+    """(n, 2, C) -> (C,) of length 1; zeros for a class without exemplars."""
     points = torch.from_numpy(features).flatten(0, 1)
     return normalize(points.mean(0), dim=0) if len(points) else points.new_zeros(points.shape[1])

@@ -16,11 +16,11 @@ from .rehearsal import Rehearsal, RehearsalConfig
 
 @dataclass(frozen=True)
 class KDConfig(RehearsalConfig):
-    """Weights are in the published units, relative to a loss summed over 64 images."""
+    """Weights are in the published units: relative to a loss summed over 64 images."""
 
     feature_weight: float = option(
         180.0,
-        "of 1 - cos between old and new pooled feature, times sqrt(seen / new classes)",
+        "weight of 1 - cos between old and new pooled feature, scaled by sqrt(seen / new classes)",
         low=0,
         paper="KRT, table 4",
     )
@@ -39,7 +39,7 @@ class KD(Rehearsal):
     finetuning_options = {"feature_weight": 0.0}
 
     def wants_teacher(self) -> bool:
-        """Unless it would not count."""
+        """Unless its weight is 0."""
         return self.config.feature_weight > 0
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:

@@ -29,50 +29,52 @@ from .rehearsal import Rehearsal, RehearsalConfig
 class KRTConfig(RehearsalConfig):
     """KRT's options; loss weights are in the paper's units."""
 
-    dpl: bool = option(True, "restore old labels by pseudo labels", paper="KRT, section 3.2")
-    ica: bool = option(True, "incremental cross-attention and token loss", paper="KRT, section 3.3")
+    dpl: bool = option(True, "fill in old labels with pseudo labels", paper="KRT, section 3.2")
+    ica: bool = option(True, "use incremental cross-attention and the token loss", paper="KRT, section 3.3")
     kd: bool = option(False, "also distil the pooled feature", paper="KRT, table 4")
     pseudo_label_rule: str = option(
         "dynamic",
-        "which scores become pseudo labels: above one threshold that meets a target count (DPL), or above a "
-        "threshold of each class, the mean over the images that taught it",
+        "which scores become pseudo labels: those above one threshold that gives a target count (DPL), or above each "
+        "class's own threshold, its mean score on its positives",
         choices=("dynamic", "per_class"),
         paper="HCP, recall enhancement",
     )
     entropy_gate: bool = option(
-        True, "per-class recall also asks for an entropy not above the positives'", paper="KBK, uncertainty recall"
+        True,
+        "per_class also requires that the entropy is not above that of the positives",
+        paper="KBK, uncertainty recall",
     )
     pseudo: str = option(
         "online",
-        "pseudo labels set per step on the augmented image (authors' code), or once per session (paper)",
+        "compute pseudo labels at each step on the augmented image (authors' code), or once per session (paper)",
         choices=("online", "fixed"),
         paper="KRT, algorithm 1",
     )
     labels_per_image: float | None = option(
         None,
-        "mu, labels per image over all classes; none takes 2.9 on COCO, 1.4 on VOC, elsewhere an estimate",
+        "mu, mean number of labels per image over all classes; none means 2.9 on COCO, 1.4 on VOC, else an estimate",
         low=0.0,
         paper="KRT, section 4.1",
     )
     threshold: float = option(
         0.8, "where the threshold search starts", low=1e-4, high=0.999999, paper="KRT, section 4.1"
     )
-    carry_threshold: bool = option(True, "start the next search from the threshold found last (authors' code)")
+    carry_threshold: bool = option(True, "start each search at the previous session's threshold (authors' code)")
     token_weight: float = option(
         100.0, "lambda of the token loss; 300 for B40 and B10", low=0.0, paper="KRT, section 4.1"
     )
     token_scaling: str = option(
         "sqrt",
-        "token weight times sqrt(seen / new classes) (authors' code), or as it is (paper)",
+        "scale the token weight by sqrt(seen / new classes) (authors' code), or not (paper)",
         choices=("sqrt", "none"),
         paper="KRT, eq. 7",
     )
     kd_weight: float = option(180.0, "weight of the feature distillation, scaled like the token loss", low=0.0)
-    width: int = option(384, "d, size of a token; 768 on VOC", low=1, paper="KRT, section 4.1")
-    heads: int = option(8, "attention heads", low=1, paper="KRT, section 4.1")
+    width: int = option(384, "d, the size of a token; 768 on VOC", low=1, paper="KRT, section 4.1")
+    heads: int = option(8, "number of attention heads", low=1, paper="KRT, section 4.1")
     attend_to_kt: bool = option(
         True,
-        "keys and values [KT, KR, patches] (authors' code) rather than [KR, patches] (paper)",
+        "attend to [KT, KR, patches] (authors' code) instead of [KR, patches] (paper)",
         paper="KRT, eq. 3",
     )
 
@@ -102,12 +104,12 @@ class KRT(Rehearsal):
         self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, during the session
 
     def make_tagger(self, backbone: Backbone) -> Tagger:
-        """Cross-attention, unless switched off."""
+        """A tagger with cross-attention unless it is switched off."""
         c = self.config
         return Tagger(backbone, AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None)
 
     def wants_teacher(self) -> bool:
-        """Any of the three parts asks the old model."""
+        """Pseudo labels, token loss and distillation all need the old model."""
         return self.config.dpl or self._holds_tokens() or self.config.kd
 
     def before_session(self, session: Session, infer: Inference) -> None:
@@ -124,12 +126,12 @@ class KRT(Rehearsal):
             self.tagger.freeze_old_sessions()
 
     def training_set(self, session: Session) -> TrainingSet:
-        """As always, with the pseudo labels already set where they are fixed."""
+        """The usual training set, with pseudo labels already filled in if they are fixed."""
         full = super().training_set(session)
         return full if self.fixed_labels is None else full._replace(labels=self.fixed_labels)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Classification on restored labels, and whatever holds the old knowledge in place."""
+        """Classification on the completed labels, and the terms that preserve old knowledge."""
         batch = batch.joined()
         now = self.student(batch.images)
         if self.teacher is None:
@@ -148,14 +150,14 @@ class KRT(Rehearsal):
         return terms
 
     def after_session(self, session: Session, infer: Inference) -> None:
-        """Learn how sure the model is of each class."""
+        """Choose exemplars, and with `per_class` measure how sure the model is of each class."""
         super().after_session(session, infer)
         if self.config.dpl and self.config.pseudo_label_rule == "per_class":
             self._refresh_recall(session, infer)
-        self._pseudo = None
+        self.fixed_labels = self._pseudo = None
 
     def pseudo_labels(self) -> NDArray[np.bool_] | None:
-        """What the old model says of the session's images at the threshold."""
+        """What the old model finds in the session's images at the threshold."""
         return self._pseudo
 
     def notes(self) -> dict[str, Any]:
@@ -165,7 +167,7 @@ class KRT(Rehearsal):
         return super().notes() | (self.search or found)
 
     def _taught(self, now: Output, labels: Tensor) -> dict[str, Tensor]:
-        """The terms that labels (B, K) give, old ones restored."""
+        """The loss terms of the labels (B, K), pseudo labels included."""
         return {"classification": self.classification(now.logits, labels)}
 
     def _restore_labels(self, session: Session, infer: Inference) -> None:
@@ -186,7 +188,7 @@ class KRT(Rehearsal):
             self.fixed_labels = fill_unknown(torch.from_numpy(full.labels), pseudo).numpy()
 
     def _present(self, scores: Tensor) -> Tensor:
-        """Which old classes images are taken to show, bool (B, K_old), by the old model's probabilities (B, K_old)."""
+        """bool (B, K_old), which old classes count as present given the old model's probabilities (B, K_old)."""
         if self.config.pseudo_label_rule == "per_class":
             return self.recall.accepts(scores, self.config.entropy_gate)
         return scores > self.threshold
@@ -199,18 +201,18 @@ class KRT(Rehearsal):
         self.recall = self.recall.refreshed(scores, positives)
 
     def _target(self, session: Session) -> float | None:
-        """Old labels to expect per image; None where nothing can be known, and the threshold stays."""
+        """How many old labels to expect per image; None if it cannot be estimated, and the threshold stays."""
         given = self.config.labels_per_image
         if given is None and self.task.benchmark in BENCHMARKS:
             given = BENCHMARKS[self.task.benchmark].labels_per_image
         if given is not None:
             return given * session.first / self.task.total_classes  # mu^t; KRT, section 3.2
-        # A session of one class says nothing about how often its class falls elsewhere.
+        # A session with a single class does not tell how often that class occurs in other images.
         sizes = self.tagger.sizes[:-1]
-        told = [(rate, size) for rate, size in zip(self.rates, sizes, strict=True) if size > 1]
-        if not told:
+        known = [(rate, size) for rate, size in zip(self.rates, sizes, strict=True) if size > 1]
+        if not known:
             return None
-        return session.first * sum(rate for rate, _ in told) / sum(size for _, size in told)
+        return session.first * sum(rate for rate, _ in known) / sum(size for _, size in known)
 
     def _holds_tokens(self) -> bool:
         return self.config.ica and self.config.token_weight > 0

@@ -21,12 +21,14 @@ class L2PConfig(RehearsalConfig):
 
     missing: str = with_default(MethodConfig, "missing", "ignore", choices=("ignore",))
     replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
-    pool: int = option(10, "M, prompts in the pool", low=1, paper="L2P, section 5.1")
-    length: int = option(10, "tokens of a prompt", low=1, paper="L2P, section 5.1")
-    chosen: int = option(4, "N, prompts an image chooses", low=1, paper="L2P, section 5.1")
-    pull_weight: float = option(1.0, "lambda, pulls the chosen keys to the image's feature", low=0, paper="L2P, eq. 5")
-    batchwise: bool = option(True, "in training, a batch uses the prompts that most of its images choose")
-    unfreeze: bool = option(False, "train the backbone as well, as the original advises with a buffer")
+    pool: int = option(10, "M, number of prompts in the pool", low=1, paper="L2P, section 5.1")
+    length: int = option(10, "number of tokens in a prompt", low=1, paper="L2P, section 5.1")
+    chosen: int = option(4, "N, number of prompts that an image chooses", low=1, paper="L2P, section 5.1")
+    pull_weight: float = option(
+        1.0, "lambda, weight of pulling chosen keys towards the image's feature", low=0, paper="L2P, eq. 5"
+    )
+    batchwise: bool = option(True, "during training, the whole batch uses the prompts that most of its images choose")
+    unfreeze: bool = option(False, "train the backbone too, which the original recommends with a buffer")
 
 
 class L2P(Rehearsal):
@@ -61,7 +63,7 @@ class L2P(Rehearsal):
             self.tagger.freeze_old_sessions()
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Classification of what is known, and the pull of the new images' keys."""
+        """Classification on the known labels, and the pull of the new images on their keys."""
         whole = batch.joined()
         now = self.student(whole.images)
         assert now.match is not None

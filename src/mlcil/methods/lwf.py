@@ -14,10 +14,12 @@ from .base import Method, MethodConfig
 
 @dataclass(frozen=True)
 class LwFConfig(MethodConfig):
-    """With `missing: ignore` the classification term has the new columns alone, as in the original."""
+    """With `missing: ignore` only the new classes are in the classification term, as in the original."""
 
-    weight: float = option(1.0, "lambda_o, of the distillation; per image and class", low=0, paper="LwF, section 3")
-    temperature: float = option(2.0, "T, softens both sides", low=0.01, paper="LwF, section 3")
+    weight: float = option(
+        1.0, "lambda_o, weight of the distillation per image and class", low=0, paper="LwF, section 3"
+    )
+    temperature: float = option(2.0, "temperature T of both distributions", low=0.01, paper="LwF, section 3")
 
 
 class LwF(Method):
@@ -33,11 +35,11 @@ class LwF(Method):
     finetuning_options = {"weight": 0.0}
 
     def wants_teacher(self) -> bool:
-        """Unless it would not count."""
+        """Unless its weight is 0."""
         return self.config.weight > 0
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Classification, and the old columns' distance from the teacher's."""
+        """Classification, and the distance of the old classes' outputs from the teacher's."""
         now = self.student(batch.images)
         terms = {"classification": self.classification(now.logits, batch.labels)}
         if self.teacher is not None:

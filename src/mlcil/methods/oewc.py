@@ -23,12 +23,18 @@ from .base import Inference, Method, MethodConfig, Task, TrainingSet
 class OEWCConfig(MethodConfig):
     """The right weight depends on the net and the Fisher's scale: look for a penalty of 0.01 to 1 of the loss."""
 
-    weight: float = option(100.0, "lambda, of the penalty; no factor 1/2", low=0, paper="Progress & Compress, eq. 9")
-    gamma: float = option(1.0, "how much of the old Fisher stays", low=0, high=1, paper="Progress & Compress, eq. 9")
-    fisher: str = option(
-        "empirical", "gradients of the given labels, or of labels drawn from the model", choices=("empirical", "true")
+    weight: float = option(
+        100.0, "lambda, weight of the penalty, without a factor 1/2", low=0, paper="Progress & Compress, eq. 9"
     )
-    fisher_images: int = option(2000, "images of a session that the Fisher is estimated on, at most", low=1)
+    gamma: float = option(
+        1.0, "share of the old Fisher information that is kept", low=0, high=1, paper="Progress & Compress, eq. 9"
+    )
+    fisher: str = option(
+        "empirical",
+        "use gradients for the given labels, or for labels drawn from the model",
+        choices=("empirical", "true"),
+    )
+    fisher_images: int = option(2000, "maximum number of a session's images to estimate the Fisher on", low=1)
 
 
 class OEWC(Method):
@@ -49,6 +55,12 @@ class OEWC(Method):
         self.fisher: dict[str, Tensor] = {}  # by parameter, running over the sessions
         self.anchors: dict[str, Tensor] = {}  # the parameters when the last session ended
 
+    def freeze(self) -> None:
+        """Bring what was saved to the model's device, which may be another one than before."""
+        device = next(self.tagger.parameters()).device
+        self.fisher = {name: value.to(device) for name, value in self.fisher.items()}
+        self.anchors = {name: value.to(device) for name, value in self.anchors.items()}
+
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification, and the penalty from the second session on."""
         terms = super().losses(batch)
@@ -57,7 +69,7 @@ class OEWC(Method):
         return terms
 
     def after_session(self, session: Session, infer: Inference) -> None:
-        """Add the session's Fisher information to what is left of the old."""
+        """Add the session's Fisher information to the part of the old that is kept."""
         super().after_session(session, infer)
         count = min(self.config.fisher_images, len(session.indices))
         rows = np.sort(generator_from_torch().choice(len(session.indices), count, replace=False))
@@ -87,7 +99,7 @@ class OEWC(Method):
             target = labels[first:].clamp(min=0).float()
             if self.config.fisher == "true":
                 target = torch.bernoulli(torch.sigmoid(logits.detach()))
-            # A plain likelihood: the asymmetric loss is none.
+            # Plain cross-entropy, because the asymmetric loss is not a likelihood.
             terms = binary_cross_entropy_with_logits(logits, target, reduction="none")
             likelihood = terms[labels[first:] >= 0].sum()
             gradients = torch.autograd.grad(likelihood, parameters)

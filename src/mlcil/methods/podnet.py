@@ -19,7 +19,7 @@ class PODNetConfig(KDConfig):
 
     spatial_weight: float = option(
         5.0,
-        "of the stages' width- and height-pooled maps, times sqrt(seen / new classes)",
+        "weight of the stages' maps pooled over width and height, scaled by sqrt(seen / new classes)",
         low=0,
         paper="PODNet, eq. 4",
     )
@@ -41,11 +41,11 @@ class PODNet(KD):
         return Tagger(backbone)
 
     def wants_teacher(self) -> bool:
-        """Unless neither term would count."""
+        """Unless both weights are 0."""
         return self.config.feature_weight > 0 or self.config.spatial_weight > 0
 
     def distances(self, now: Output, before: Output) -> dict[str, tuple[float, Tensor]]:
-        """The final feature's and the stages'."""
+        """Those of the final feature and of the stages."""
         if not now.stages:  # all of them frozen, and their output given
             return super().distances(now, before)
         # Stages whose frozen output is given are the same for both: they count with distance 0.

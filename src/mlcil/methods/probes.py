@@ -12,13 +12,13 @@ from .base import Method, MethodConfig
 
 @dataclass(frozen=True)
 class ProbesConfig(MethodConfig):
-    """A head has its own session's columns only."""
+    """Each head is trained on the classes of its own session only."""
 
     missing: str = with_default(MethodConfig, "missing", "ignore", choices=("ignore",))
 
 
 class Probes(Method):
-    """What people do today, and what anything useful must beat."""
+    """The usual practice without incremental learning, which a useful method must beat."""
 
     name = "probes"
     summary = "frozen backbone, one linear head per session trained on that session alone"

@@ -28,7 +28,7 @@ class Threshold:
     Attributes:
         value: scores above it become pseudo labels.
         mean_count: pseudo labels per image at this threshold.
-        target: the mean number that was asked for.
+        target: the mean number that was aimed at.
         met: whether `mean_count` is within the tolerance of `target`.
         steps: how many steps of the paper's algorithm lead here; -1 where that algorithm would not end.
     """
@@ -158,7 +158,7 @@ def _widened(values: Tensor, length: int, fill: float) -> Tensor:
 
 
 def fill_unknown(labels: Tensor, pseudo: Tensor) -> Tensor:
-    """Fill the unknown entries of the old columns with pseudo labels.
+    """Fill the unknown labels of old classes with pseudo labels.
 
     Arguments:
         labels: (B, K), unknown (-1) in old columns unless an exemplar's annotation is known.

@@ -1,4 +1,4 @@
-"""Methods with a memory: they may show some images of earlier sessions again."""
+"""Methods that keep a few images of earlier sessions and train on them again."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class RehearsalConfig(MethodConfig):
 
     exemplar_labels: str = option(
         "stored_onwards",
-        "classes annotated on an exemplar: from the session that stored it onwards, or that session's only",
+        "classes annotated on an exemplar: those of the session that stored it and of later ones, or of the first only",
         choices=("stored_onwards", "stored_only"),
         paper="KRT, section 1",
     )
     selection: str = option(
         "herding",
-        "which images to keep: per class by herding or at random, or from the stream by reservoir, prs or ocdm",
+        "how exemplars are chosen: per class by herding or at random, or from the stream by reservoir, prs or ocdm",
         choices=SELECTIONS,
         paper="KRT, section 4.1",
     )
     replay: str = option(
         "concat",
-        "exemplars mixed into the session's images, each once an epoch, or a draw of equal size beside each batch",
+        "mix the exemplars into the epoch, or draw as many exemplars as images beside each batch",
         choices=("concat", "paired"),
         paper="authors' code",
     )
 
 
 class Rehearsal(Method):
-    """A method with a rehearsal buffer; it stays empty where the budget is 0.
+    """A method with a rehearsal buffer, which stays empty if the budget is 0.
 
     Attributes:
         buffer: the exemplars kept so far.
@@ -66,13 +66,13 @@ class Rehearsal(Method):
         return make_memory(self.config.selection, budget, self.config.exemplar_labels == "stored_onwards")
 
     def before_session(self, session: Session, infer: Inference) -> None:
-        """Grow the model, and label exemplars with the new classes where that is allowed."""
+        """Grow the model, and annotate exemplars with the new classes if that is allowed."""
         super().before_session(session, infer)
         self.buffer.open_session(session)
 
     def training_set(self, session: Session) -> TrainingSet:
-        """The session's images, then the exemplars: part of the epoch or there to be drawn."""
-        # An exemplar that returns with the session is there once, with all that is known of it.
+        """The session's images followed by the exemplars, which are part of the epoch or only drawn from."""
+        # An exemplar that is also among the session's images appears once, with everything known about it.
         labels = session.labels.copy()
         place = {index: row for row, index in enumerate(session.indices.tolist())}
         again = np.array([index in place for index in self.buffer.indices.tolist()], bool)
@@ -86,7 +86,7 @@ class Rehearsal(Method):
     def draw(
         self, training: TrainingSet, plan: list[NDArray[np.int64]], epoch: int, rng: np.random.Generator
     ) -> list[tuple[NDArray[np.int64], ...]]:
-        """Draws from the memory as it stands before each step, which then gets to see the step's images."""
+        """Draw from the memory as it is before each step, then let a streaming memory see the step's images."""
         if not self.budget:
             return super().draw(training, plan, epoch, rng)
         draws = []
@@ -99,14 +99,14 @@ class Rehearsal(Method):
         return draws
 
     def _offer_new(self, training: TrainingSet, positions: NDArray[np.int64], rng: np.random.Generator) -> None:
-        """Show the memory what is new of a step: the session's images, and of their labels the session's own."""
+        """Show the memory the session's images among those of a step, with the labels of the session's own classes."""
         labels = training.labels[positions]
         labels[:, : self.old_classes()] = UNKNOWN
         is_new = (labels == PRESENT).any(axis=1)
         self.offer(training.indices[positions][is_new], labels[is_new], rng)
 
     def _pool(self, training: TrainingSet) -> NDArray[np.int64]:
-        """Where in the training set the images to draw from are."""
+        """The positions in the training set of the images to draw from."""
         if self.config.replay == "concat":
             return np.empty(0, np.int64)
         return np.flatnonzero(np.isin(training.indices, self.buffer.present()))
@@ -117,7 +117,7 @@ class Rehearsal(Method):
         return tuple(rng.choice(pool, min(size, len(pool)), replace=False) for _ in range(self.draws))
 
     def offer(self, indices: NDArray[np.int64], labels: NDArray[np.int8], rng: np.random.Generator) -> None:
-        """Show the memory the images (B,) and labels (B, K) of a step to come."""
+        """Show the memory the images (B,) and labels (B, K) of the next step."""
         self.buffer.observe(indices, labels, rng)
 
     def after_session(self, session: Session, infer: Inference) -> None:
@@ -127,5 +127,5 @@ class Rehearsal(Method):
             self.buffer.close_session(session, lambda rows: infer(self.pooled, rows), generator_from_torch())
 
     def notes(self) -> dict[str, Any]:
-        """How many exemplars there are."""
+        """The number of exemplars."""
         return super().notes() | ({"exemplars": len(self.buffer)} if self.budget else {})

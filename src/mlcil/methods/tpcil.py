@@ -23,14 +23,14 @@ from .rehearsal import Rehearsal, RehearsalConfig
 
 @dataclass(frozen=True)
 class TPCILConfig(RehearsalConfig):
-    """Exemplars are the vertices of the graph."""
+    """The exemplars are the vertices of the graph."""
 
     selection: str = with_default(RehearsalConfig, "selection", "graph", choices=("graph", "herding", "random"))
     replay: str = with_default(RehearsalConfig, "replay", "paired", choices=("paired",))
-    weight: float = option(5.0, "of the topology-preserving loss", low=0, paper="TPCIL, section 3.3")
+    weight: float = option(5.0, "weight of the topology-preserving loss", low=0, paper="TPCIL, section 3.3")
     pairs: str = option(
         "all",
-        "pairs of a draw to correlate: all, or those that the Hebbian rule joined (few in a small draw)",
+        "which pairs of a draw to correlate: all, or those joined by the Hebbian rule, which are few in a small draw",
         choices=("all", "hebbian"),
         paper="TPCIL, section 3.2",
     )
@@ -60,7 +60,7 @@ class TPCIL(Rehearsal):
         self.anchors: NDArray[np.float32] = np.empty((0, 0), np.float32)
 
     def make_buffer(self, budget: Budget) -> Memory:
-        """Exemplars that stand for the vertices of a graph, unless chosen otherwise."""
+        """Exemplars that are the vertices of a graph, unless `selection` says otherwise."""
         if self.config.selection != "graph":
             return super().make_buffer(budget)
         return ExemplarBuffer(budget, self.config.exemplar_labels == "stored_onwards", self._vertices)
@@ -104,12 +104,12 @@ class TPCIL(Rehearsal):
         return joined
 
     def before_session(self, session: Session, infer: Inference) -> None:
-        """The exemplars may have changed since they were last joined."""
+        """Forget the joined pairs, because exemplars may have changed."""
         super().before_session(session, infer)
         self._joined = None
 
     def after_session(self, session: Session, infer: Inference) -> None:
-        """Insert the new classes' vertices, and look at all of them with the model as it is now."""
+        """Add the new classes' vertices, and compute all exemplars' features with the current model."""
         super().after_session(session, infer)
         if len(self.buffer):
             self.anchors = infer(self.pooled, self.buffer.indices)

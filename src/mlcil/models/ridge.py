@@ -69,7 +69,7 @@ def choose_ridge(statistics: Statistics) -> Solution:
     """The weights at the strength of least generalised cross-validation error (Golub, Heath and Wahba, 1979).
 
     The error of leaving each image out, estimated from the sums alone, is computed on a ladder of strengths, from the
-    middle in the direction in which it falls. No class counts more because it is frequent; of very many some are asked.
+    middle in the direction in which it falls. All classes count alike; of very many, only some are used.
     The outcome depends on the sums and on nothing else, such as the order in which they came about.
     """
     unit = float(statistics.matrix().diagonal()[:-1].mean())

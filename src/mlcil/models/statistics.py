@@ -28,7 +28,7 @@ class Statistics:
         cross: (d, K), sum of w z y'.
         total: (d,), sum of w z.
         positives: (K,), sum of w y.
-        counts: (K,), how many images were said to show each class, by a person and not by a model.
+        counts: (K,), how many images were annotated with each class, pseudo labels left out.
         weight: (), sum of w.
         images: (), how many there are.
         features: what the features are; only sums of the same features can be brought together.
@@ -69,7 +69,7 @@ class Statistics:
     def with_classes(self, names: Sequence[str]) -> Statistics:
         """With these classes in this order: a new one gets zeros, one that is not named is left out.
 
-        To leave a class out is exact removal: the result is that of never having been told its labels.
+        To leave a class out is exact removal: the result is as if its labels had never been given.
 
         Raises:
             ValueError: a name occurs twice.
@@ -89,7 +89,7 @@ class Statistics:
         return replace(self, classes=tuple(names), **columns)
 
     def with_images(
-        self, features: Tensor, labels: Tensor, weights: Tensor | None = None, told: Tensor | None = None
+        self, features: Tensor, labels: Tensor, weights: Tensor | None = None, annotated: Tensor | None = None
     ) -> Statistics:
         """With more images.
 
@@ -97,7 +97,7 @@ class Statistics:
             features: (N, d).
             labels: (N, K) of 0 and 1 for every class, pseudo labels among them.
             weights: (N,), 1 where not given.
-            told: (K,) how many images were truly said to show each class; the positives of `labels` if not given.
+            annotated: (K,) how many images were annotated with each class; by default the positives of `labels`.
         """
         x, y = features.double(), labels.double()
         w = x.new_ones(len(x)) if weights is None else weights.double()
@@ -108,7 +108,7 @@ class Statistics:
             cross=self.cross + weighted.T @ y,
             total=self.total + weighted.sum(0),
             positives=self.positives + w @ y,
-            counts=self.counts + (y.sum(0) if told is None else told.double()),
+            counts=self.counts + (y.sum(0) if annotated is None else annotated.double()),
             weight=self.weight + w.sum(),
             images=self.images + len(x),
         )
@@ -165,10 +165,10 @@ def without_class(whole: Statistics, name: str) -> Statistics:
 
 
 def check_same_features(first: Statistics, second: Statistics) -> None:
-    """Refuse sums of different features.
+    """Make sure that sums can be brought together.
 
     Raises:
-        UserError: they are.
+        UserError: the learners use different features.
     """
     if (first.features, first.width) != (second.features, second.width):
         raise UserError(

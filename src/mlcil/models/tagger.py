@@ -32,13 +32,13 @@ class AttentionShape:
 
 
 class Output(NamedTuple):
-    """What a tagger says about a batch.
+    """The output of a tagger for a batch.
 
     Attributes:
         logits: (B, K) over every class seen so far.
         pooled: (B, C) mean of the feature map over positions.
         embeddings: (B, t, d), one per session, or with class queries (B, K, d); (B, 0, 0) without cross-attention.
-        stages: (B, C_s, H_s, W_s) maps of the backbone's last stages, if it was told to watch them.
+        stages: (B, C_s, H_s, W_s) maps of the backbone's last stages, if the backbone watches them.
         match: (B,) similarity of each image's query to the prompts it chose; None without prompts.
     """
 
