@@ -95,7 +95,9 @@ def run_twice(values: dict[str, Any], out: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(KeyboardInterrupt):
         run(make_config(values), out)
     monkeypatch.setattr(folder_module, "save_state", real)
-    run(make_config(values), out)
+    if (out / "results.json").exists():
+        assert not json.loads((out / "results.json").read_text())["finished"]
+    assert run(make_config(values), out).finished
 
 
 def assert_same_outcome(one: Path, other: Path) -> None:
