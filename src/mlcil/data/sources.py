@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,8 +121,6 @@ def load(spec: str, images: str | None = None) -> DataSet:
         _put(source, options, "images", images)
     values = {name: _convert(source, name, text) for name, text in options.items()}
     if not source.has_path:
-        if path:
-            raise UserError(f"got {path!r} after {kind}:, expected options: {', '.join(source.options)}")
         return source.read(**values)
     if not path:
         raise UserError(f"data set {spec!r} lacks its path, expected {source.usage}")
@@ -130,27 +129,14 @@ def load(spec: str, images: str | None = None) -> DataSet:
 
 def _split(source: Source, text: str) -> tuple[str, dict[str, str]]:
     """The path and the options of `path,option=value,...`; a path may itself contain commas."""
-    pieces = text.split(",")
-    # Where there is no path, the first piece is an option already.
-    path = pieces.pop(0) if source.has_path or not text else ""
+    first, *pieces = re.split(r",(?=\s*\w+\s*=)", text)
+    if not source.has_path and text:
+        first, pieces = "", [first, *pieces]
     options: dict[str, str] = {}
-    last = None  # the option that a piece without a name of its own continues
     for piece in pieces:
-        name, equals, value = piece.partition("=")
-        if equals and name.strip() in source.options:
-            last = name.strip()
-            _put(source, options, last, value)
-            continue
-        so_far = path if last is None else options[last]
-        longer = f"{so_far},{piece}" if so_far or source.has_path else piece
-        # `sessoin=3` is a slip of the pen, unless a file is really called that.
-        if equals and name.strip().isidentifier() and not Path(longer).expanduser().exists():
-            raise unknown_name(f"option of {source.name}", name.strip(), source.options)
-        if last is None:
-            path = longer
-        else:
-            options[last] = longer
-    return path, options
+        name, _, value = piece.partition("=")
+        _put(source, options, name.strip(), value)
+    return first, options
 
 
 def _put(source: Source, options: dict[str, str], name: str, value: str) -> None:
