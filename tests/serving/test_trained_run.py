@@ -133,7 +133,7 @@ def test_files_are_decoded_as_for_training(trained, tmp_path):
     for path, shape in zip(paths, [(30, 50, 3), (9, 7, 3)], strict=True):
         Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path)
     images = LabelledImages(tuple(map(str, paths)), np.ones((2, 1), np.int8), ("a",), "test")
-    store = open_pixels(images, 16, cache=None, limit_bytes=0).store
+    store = open_pixels(images, 16, cache=None).store
     got = read_images(open_run(trained["ft"]), paths)
     assert got.shape == (2, 16, 16, 3)
     assert np.array_equal(got, store[np.arange(2)])

@@ -17,7 +17,6 @@ from ..training.run import run
 SETTINGS = {
     "data": "digits:train=2000,test=600,size=32",
     "protocol": "B6-C2",
-    "backbone": "small_conv",
     "image_size": 32,
     "base_epochs": 12,
     "epochs": 8,
@@ -25,7 +24,6 @@ SETTINGS = {
     "base_lr": 3e-3,
     "lr": 2e-3,
     "augment": "none",
-    "seed": 0,
 }
 KRT_OPTIONS = {"width": 64, "labels_per_image": 2.5, "token_weight": 20}
 METHODS = {"ft": {}, "krt": KRT_OPTIONS, "joint": {}}

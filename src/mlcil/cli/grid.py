@@ -42,9 +42,9 @@ def requested_runs(
     if file is not None:
         return file_runs(file, numbers, changes)
     if preset_group is not None:
-        return preset_runs(rows_of_group(preset_group), changes.get("data"), numbers, changes)
+        return preset_runs(rows_of_group(preset_group), numbers, changes)
     if presets is not None:
-        return preset_runs([find_preset(name) for name in _words(presets)], changes.get("data"), numbers, changes)
+        return preset_runs([find_preset(name) for name in _words(presets)], numbers, changes)
     has_lists = "|" in protocols or ";" in protocols  # lists of class names contain commas
     return method_runs(_words(methods or ""), _words(protocols, ";" if has_lists else ","), numbers, changes)
 

@@ -99,7 +99,7 @@ def preset_group(name: str) -> list[Preset]:
     return found
 
 
-def preset_values(preset: Preset, data: str | None) -> dict[str, Any]:
+def preset_values(preset: Preset, data: object) -> dict[str, Any]:
     """The settings and options that run a preset, as `make_config` takes them.
 
     Arguments:

@@ -135,8 +135,6 @@ def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn at random before they are overwritten
             method, _ = prepare_method(blank, len(classes))
             method.load_state(State(part_of(state.tensors, "method."), state.values["method"]))
-        if sum(method.tagger.sizes) != len(classes):
-            raise ValueError(f"heads for {sum(method.tagger.sizes)} classes, names for {len(classes)}")
         found = state.values.get("calibration")
         calibration = None if found is None else Calibration.from_values(found)
         if calibration is not None and len(calibration.thresholds) != len(classes):
