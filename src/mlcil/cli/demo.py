@@ -30,11 +30,7 @@ METHODS = {"ft": {}, "krt": KRT_OPTIONS, "joint": {}}
 
 
 def run_demo(out: Path, console: Console) -> Path:
-    """Run fine-tuning, KRT and joint training, print their tables and write the page.
-
-    Returns:
-        The page.
-    """
+    """Run fine-tuning, KRT and joint training, print their tables, and write the page, which is returned."""
     began, last = time.monotonic(), {}
     for name, options in METHODS.items():
         console.rule(name)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -52,13 +51,10 @@ def requested_runs(
 def run_grid(
     runs: list[GridRun], out: Path, jobs: int, engine: str, shares_bases: bool, has_report: bool, console: Console
 ) -> bool:
-    """Run a grid, print its table and write its report.
-
-    Returns:
-        Whether every run succeeded.
-    """
+    """Run a grid, print its table and write its report; returns whether every run succeeded."""
     grid = Grid(runs, out, jobs, shares_bases, shlex.join(["mlcil", *sys.argv[1:]]))
-    with _terminated_like_interrupted(), grid_view(grid, console) as watch:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it stops the runs as Ctrl-C does
+    with grid_view(grid, console) as watch:
         grid.execute(engine, watch)
     failed = grid.of_status("failed")
     for one in failed:
@@ -82,20 +78,6 @@ def _show(out: Path, has_report: bool, console: Console) -> None:
 
         page = write_report([out], out / "report", title=f"mlcil grid: {out.name}")
         console.print(f"page: {page}", soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM stop the runs as Ctrl-C does."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _seeds(text: str) -> list[int]:

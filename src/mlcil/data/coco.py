@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import UserError, unknown_name
+from ..core.files import read_json
 from .images import PRESENT, DataSet, LabelledImages
 
 YEARS = ("2014", "2017")
@@ -68,7 +68,7 @@ def _annotation_file(root: Path, given: str | None, part: str, year: str | None)
 
 
 def _read_part(file: Path, base: Path, split: str) -> LabelledImages:
-    content = _load(file)
+    content = read_json(file, _without_geometry)
     try:
         names = {int(entry["id"]): str(entry["name"]) for entry in content["categories"]}
         files = {int(entry["id"]): str(entry["file_name"]) for entry in content["images"]}
@@ -94,16 +94,6 @@ def _read_part(file: Path, base: Path, split: str) -> LabelledImages:
     folder = _image_folder(base, file, files[image_ids[0]])
     paths = tuple(str(folder / files[number]) for number in image_ids)
     return LabelledImages(paths, labels, tuple(names[number] for number in category_ids), split)
-
-
-def _load(file: Path) -> Any:
-    try:
-        with file.open(encoding="utf-8") as stream:
-            return json.load(stream, object_hook=_without_geometry)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{file} is not valid JSON: {error}") from None
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}") from None
 
 
 def _without_geometry(entry: dict[str, Any]) -> dict[str, Any]:

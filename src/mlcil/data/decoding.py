@@ -88,10 +88,6 @@ class Decoding:
                 if self.on_progress:
                     self.on_progress(skipped + start + len(chunk), len(self.paths))
 
-    def named(self, reasons: dict[int, str]) -> dict[int, str]:
-        """Row -> reason made row -> one line that also names the file."""
-        return {row: str(BadImage(self.paths[row], reason)) for row, reason in reasons.items()}
-
 
 def _fingerprint(path: str) -> tuple[bytes | BadImage, bytes]:
     """A file's content, or why it has none, and a digest of either."""

@@ -120,13 +120,13 @@ def open_pixels(
 
 
 def _open_decoded(job: Decoding) -> OpenedPixels:
-    reasons = {
-        row: result.reason
+    bad = {
+        row: str(result)
         for chunk in job.chunks(range(len(job.paths)))
         for row, result in chunk.items()
         if isinstance(result, BadImage)
     }
-    return OpenedPixels(DecodedPixels(job.paths, job.size), job.named(reasons))
+    return OpenedPixels(DecodedPixels(job.paths, job.size), bad)
 
 
 def _open_cached(job: Decoding, cache: DiskCache) -> OpenedPixels:
@@ -140,7 +140,7 @@ def _open_cached(job: Decoding, cache: DiskCache) -> OpenedPixels:
             yield {row: one.reason if isinstance(one, BadImage) else one for row, one in chunk.items()}
 
     found = cache.open(Rows(_key(digests, job.size), len(job.paths), shape, "uint8"), compute)
-    return OpenedPixels(found, job.named(found.missing))
+    return OpenedPixels(found, {row: str(BadImage(job.paths[row], why)) for row, why in found.missing.items()})
 
 
 def _key(digests: Sequence[bytes], size: int) -> str:

@@ -173,15 +173,7 @@ def parse_protocol(text: str, classes: int) -> list[int]:
 
 
 def class_order(classes: Sequence[str], order: str | None = None) -> list[str]:
-    """The classes in the order in which they arrive.
-
-    Arguments:
-        classes: the class names, in any order.
-        order: None for lexicographic, "shuffle:SEED" for a seeded permutation, or every class name once, with commas.
-
-    Raises:
-        UserError: the order is none of these.
-    """
+    """The classes by name, permuted by "shuffle:SEED", or in an order that names each of them, with commas."""
     if order is None:
         return sorted(classes)
     if order.startswith("shuffle:"):

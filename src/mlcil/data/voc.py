@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
 from .images import ABSENT, PRESENT, UNKNOWN, DataSet, LabelledImages
@@ -33,12 +33,8 @@ def read_voc(root: Path, year: str = "2007", difficult: str = "absent") -> DataS
     listed = sorted(path.name.removesuffix(suffix) for path in _lists(folder).glob(f"*{suffix}"))
     if not listed:
         raise UserError(f"{_lists(folder)} has no class lists such as dog{suffix}")
-    paths, labels = _read_part(folder, "trainval", listed, DIFFICULT[difficult])
-    test_paths, test_labels = _read_part(folder, "test", listed, DIFFICULT[difficult])
-    classes = tuple(listed)
-    return DataSet(
-        LabelledImages(paths, labels, classes, "train"), LabelledImages(test_paths, test_labels, classes, "test")
-    )
+    train = _read_part(folder, "trainval", listed, DIFFICULT[difficult])
+    return DataSet(replace(train, split="train"), _read_part(folder, "test", listed, DIFFICULT[difficult]))
 
 
 def _find(root: Path, year: str) -> Path:
@@ -55,9 +51,7 @@ def _lists(folder: Path) -> Path:
     return folder / "ImageSets" / "Main"
 
 
-def _read_part(
-    folder: Path, split: str, classes: list[str], difficult: int
-) -> tuple[tuple[str, ...], NDArray[np.int8]]:
+def _read_part(folder: Path, split: str, classes: list[str], difficult: int) -> LabelledImages:
     files = [_lists(folder) / f"{name}_{split}.txt" for name in classes]
     columns = [_read_list(file, difficult) for file in files]
     for file, column in zip(files, columns, strict=True):
@@ -65,7 +59,8 @@ def _read_part(
             raise UserError(f"{file} and {files[0]} must list the same images, they do not")
     ids = sorted(columns[0])
     paths = tuple(str(folder / "JPEGImages" / f"{name}.jpg") for name in ids)
-    return paths, np.array([[column[name] for column in columns] for name in ids], dtype=np.int8)
+    labels = np.array([[column[name] for column in columns] for name in ids], dtype=np.int8)
+    return LabelledImages(paths, labels, tuple(classes), split)
 
 
 def _read_list(file: Path, difficult: int) -> dict[str, int]:
