@@ -138,7 +138,7 @@ def presets(group: str | None = None) -> dict[str, Preset]:
     """
     from .experiments.presets import all_presets, preset_group
 
-    return all_presets() if group is None else {preset.name: preset for preset in preset_group(group)}
+    return dict(all_presets()) if group is None else {preset.name: preset for preset in preset_group(group)}
 
 
 def report(

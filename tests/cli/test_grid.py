@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from mlcil.cli.grid import GridRequest
+from mlcil.cli.grid import requested_runs
 from mlcil.core.errors import UserError
+from mlcil.experiments.grid import GridRun
 
 
-def request(**given: Any) -> GridRequest:
+def request(**given: Any) -> list[GridRun]:
     nothing = {"file": None, "preset_group": None, "presets": None, "methods": None}
-    return GridRequest(**{**nothing, "protocols": "B0-C2", "seeds": "0", "changes": {}, **given})
+    return requested_runs(**{**nothing, "protocols": "B0-C2", "seeds": "0", "changes": {}, **given})
 
 
 @pytest.mark.parametrize(
@@ -22,13 +23,13 @@ def request(**given: Any) -> GridRequest:
     ],
 )
 def test_protocols_are_divided_by_commas_or_semicolons(protocols: str, expected: list[str]) -> None:
-    runs = request(methods="ft", protocols=protocols).runs()
+    runs = request(methods="ft", protocols=protocols)
     assert [run.config.settings.protocol for run in runs] == expected
 
 
 def test_presets_by_name_come_in_the_order_given() -> None:
     names = ["coco-b0-c10/krt", "coco-b0-c10/ft"]
-    runs = request(presets=",".join(names), changes={"data": "coco:x"}, seeds="1,0").runs()
+    runs = request(presets=",".join(names), changes={"data": "coco:x"}, seeds="1,0")
     assert [(run.config.settings.preset, run.config.settings.seed) for run in runs] == [
         (name, seed) for name in names for seed in (1, 0)
     ]
@@ -36,4 +37,4 @@ def test_presets_by_name_come_in_the_order_given() -> None:
 
 def test_an_empty_word_is_a_mistake() -> None:
     with pytest.raises(UserError, match="got 'ft,,er', expected names separated by ','"):
-        request(methods="ft,,er").runs()
+        request(methods="ft,,er")

@@ -112,8 +112,8 @@ def test_unknown_year(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"images": []}, "lacks annotations, categories"),
-        ([1, 2], "lacks images, annotations, categories"),
+        ({"images": []}, "missing entry 'categories'"),
+        ([1, 2], "not a COCO annotation file"),
         (TRAIN | {"images": []}, "has no images"),
         (TRAIN | {"categories": []}, "has no categories"),
         (TRAIN | {"images": [{"id": 1}]}, "missing entry 'file_name'"),

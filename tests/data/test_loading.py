@@ -49,11 +49,6 @@ def test_plan_follows_from_seed_session_and_epoch():
     assert all(np.array_equal(a, b) for a, b in zip(again, plan_epoch(50, 8, 0, 1, 0), strict=True))
 
 
-def test_plan_refuses_an_empty_batch():
-    with pytest.raises(ValueError, match="Got 0 for batch_size"):
-        plan_epoch(5, 0, 0, 0, 0)
-
-
 @given(st.integers(0, 20), st.integers(1, 5))
 def test_shards_partition_a_batch(count, world):
     batch = np.random.default_rng(count).permutation(count)

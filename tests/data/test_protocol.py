@@ -69,8 +69,6 @@ def test_the_papers_protocols_have_these_many_sessions():
         ("B0-C0", 80, "adds no classes per session, expected C1 or more"),
         ("B40-C41", 80, "needs at least 81 classes, the data set has 80"),
         ("B80-C1", 80, "needs at least 81 classes"),
-        ("B0-C1", 0, "needs at least one class, the data set has 0"),
-        ("joint", 0, "needs at least one class"),
     ],
 )
 def test_wrong_protocols(text, classes, message):
@@ -80,12 +78,12 @@ def test_wrong_protocols(text, classes, message):
 
 def test_class_orders():
     names = ("owl", "cat", "dog")
-    assert class_order(names) == ("cat", "dog", "owl")
-    assert class_order(names, "owl, dog,cat") == class_order(names, ["owl", "dog", "cat"]) == ("owl", "dog", "cat")
+    assert class_order(names) == ["cat", "dog", "owl"]
+    assert class_order(names, "owl, dog,cat") == ["owl", "dog", "cat"]
     letters = tuple("abcdefghij")
     shuffled = class_order(letters, "shuffle:3")
     assert sorted(shuffled) == list(letters)
-    assert shuffled == class_order(letters[::-1], seed=3) != class_order(letters, "shuffle:4")
+    assert shuffled == class_order(letters[::-1], "shuffle:3") != class_order(letters, "shuffle:4")
     # Stored: the order of a seed must never change.
     assert "".join(shuffled) == "jgacbehfdi"
 
@@ -104,11 +102,6 @@ def test_class_orders():
 def test_wrong_orders(order, message):
     with pytest.raises(UserError, match=message):
         class_order(("owl", "cat", "dog"), order)
-
-
-def test_order_and_seed_exclude_each_other():
-    with pytest.raises(UserError, match="got both class order 'a' and seed 1"):
-        class_order(["a"], "a", seed=1)
 
 
 ANIMALS = data_of(
@@ -172,9 +165,6 @@ def test_test_rows():
     protocol = make_protocol(ANIMALS, "B0-C2")
     assert protocol.test_rows(2).tolist() == [1]
     assert protocol.test_rows(4).tolist() == [0, 1]
-    for stop in (0, 5):
-        with pytest.raises(ValueError, match="expected 1 to 4"):
-            protocol.test_rows(stop)
 
 
 def test_a_session_holds_no_view_of_the_whole_label_matrix():

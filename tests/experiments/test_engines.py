@@ -66,10 +66,10 @@ def test_the_last_line_that_says_something(tmp_path):
 
 def test_an_unknown_engine_is_one_line():
     with pytest.raises(UserError, match="unknown engine 'slurm'.*local, ray"):
-        make_engine("slurm", 1, lambda: 0)
+        make_engine("slurm", 1)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"mlcil\[ray\]"):
-        make_engine("ray", 1, lambda: 0)
+        make_engine("ray", 1)

@@ -12,7 +12,8 @@ import yaml
 
 from mlcil import testing as checks
 from mlcil.core.errors import UserError
-from mlcil.experiments.grid import GRID_FILE, Grid, GridRun, View
+from mlcil.core.locks import file_lock
+from mlcil.experiments.grid import GRID_FILE, Grid, GridRun
 from mlcil.experiments.plan import method_runs
 from mlcil.training.config import make_config
 from mlcil.training.run import run
@@ -37,16 +38,6 @@ def results(out):
 
 def states(out):
     return {one["name"]: one["status"] for one in json.loads((out / GRID_FILE).read_text())["runs"]}
-
-
-class Notes(View):
-    """Remembers what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def changed(self, grid, progress):
-        self.told.append((progress.run.name, progress.status))
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +81,15 @@ def test_first_sessions_are_trained_once(finished):
 
 
 def test_what_is_done_is_not_run_again(finished):
-    notes = Notes()
+    changed = []
     again = Grid(plan(["ft", "lwf"]), finished.out, jobs=2)
-    again.execute(view=notes)
-    assert notes.told == []
+    again.execute(watch=changed.append)
+    assert changed == []
     assert set(states(finished.out).values()) == {"done"}
 
 
 def test_another_configuration_is_not_taken_for_done(finished):
     grid = Grid(plan(["ft"], epochs=1), finished.out)
-    grid._find_done()
     assert [one.status for one in grid.progress] == ["waiting"]
 
 
@@ -150,10 +140,9 @@ def wait_for_the_lock(file):
 
 
 def test_two_grids_do_not_share_a_folder(tmp_path):
-    lock = Grid(plan(["ft"]), tmp_path / "grid")._claim()
-    with pytest.raises(UserError, match="another grid is using"):
-        Grid(plan(["ft"]), tmp_path / "grid").execute()
-    os.close(lock)
+    grid = Grid(plan(["ft"]), tmp_path / "grid")
+    with file_lock(tmp_path / "grid" / ".lock", pytest.fail), pytest.raises(UserError, match="another grid is using"):
+        grid.execute()
 
 
 def test_a_grid_needs_runs_of_different_names(tmp_path):

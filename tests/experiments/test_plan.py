@@ -36,7 +36,7 @@ def test_a_file_of_runs(tmp_path):
 
 def test_published_rows():
     group = preset_group("table1")
-    runs = preset_runs(group, "coco:x", [3], {"epochs": 1})
+    runs = preset_runs(group, [3], {"data": "coco:x", "epochs": 1})
     assert len(runs) == len(group)
     assert {one.config.settings.preset for one in runs} == {preset.name for preset in group}
     assert {(one.config.settings.seed, one.config.settings.epochs) for one in runs} == {(3, 1)}
@@ -55,7 +55,7 @@ def test_an_option_goes_to_the_methods_that_have_it():
         (lambda: method_runs(["nft"], ["B0-C2"], [0], {}), "unknown method 'nft'"),
         (lambda: method_runs(["er"], ["B0-C2"], [0], {}), "needs a buffer"),
         (lambda: method_runs(["ft"], ["B0-C2"], [0], {"seed": "3"}), "given by --seeds"),
-        (lambda: preset_runs([find_preset("coco-b0-c10/ft")], None, [0], {}), "needs --data"),
+        (lambda: preset_runs([find_preset("coco-b0-c10/ft")], [0], {}), "needs --data"),
     ],
 )
 def test_mistakes_are_one_line(make, message):

@@ -100,7 +100,7 @@ def test_a_methods_own_thresholds_come_first(trained, monkeypatch):
     assert run.thresholds.tolist() == [0.25] * 7
 
 
-@pytest.mark.parametrize("calibration", [{"thresholds": [0.5], "temperatures": [1.0]}, {"thresholds": [0.5] * 7}, []])
+@pytest.mark.parametrize("calibration", [{"thresholds": [0.5] * 7}, []])
 def test_a_calibration_that_does_not_fit(copied, calibration):
     file = copied / "session-03" / "state.safetensors"
     tensors, values = load_state(file)

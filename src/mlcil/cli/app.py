@@ -164,10 +164,10 @@ def grid(
     They are published rows, methods by protocols, or the runs that a file lists. The settings below hold for all runs
     and override those of a preset, a file or a method. An option of a method goes to the methods that have it.
     """
-    from .grid import GridRequest, run_grid
+    from .grid import requested_runs, run_grid
 
-    request = GridRequest(file, preset_group, presets, methods, protocols, seeds, changes)
-    if not run_grid(request, out, jobs, engine, share, report, _console()):
+    runs = requested_runs(file, preset_group, presets, methods, protocols, seeds, changes)
+    if not run_grid(runs, out, jobs, engine, share, report, _console()):
         sys.exit(1)
 
 

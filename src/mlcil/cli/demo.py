@@ -17,7 +17,6 @@ from ..training.run import run
 SETTINGS = {
     "data": "digits:train=2000,test=600,size=32",
     "protocol": "B6-C2",
-    "backbone": "small_conv",
     "image_size": 32,
     "base_epochs": 12,
     "epochs": 8,
@@ -25,18 +24,13 @@ SETTINGS = {
     "base_lr": 3e-3,
     "lr": 2e-3,
     "augment": "none",
-    "seed": 0,
 }
 KRT_OPTIONS = {"width": 64, "labels_per_image": 2.5, "token_weight": 20}
 METHODS = {"ft": {}, "krt": KRT_OPTIONS, "joint": {}}
 
 
 def run_demo(out: Path, console: Console) -> Path:
-    """Run fine-tuning, KRT and joint training, print their tables and write the page.
-
-    Returns:
-        The page.
-    """
+    """Run fine-tuning, KRT and joint training, print their tables, and write the page, which is returned."""
     began, last = time.monotonic(), {}
     for name, options in METHODS.items():
         console.rule(name)

@@ -5,69 +5,57 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from ..core.errors import UserError
 from ..experiments.grid import Grid, GridRun
 from ..experiments.plan import file_runs, method_runs, preset_runs
-from ..experiments.presets import Preset, find_preset, preset_group
-from .grid_view import GridView
+from ..experiments.presets import find_preset
+from ..experiments.presets import preset_group as rows_of_group
+from .grid_view import grid_view
 
 
-class GridRequest(NamedTuple):
-    """Which runs to make: those of a file, presets by group or name, or methods by protocols; each with every seed."""
+def requested_runs(
+    file: Path | None,
+    preset_group: str | None,
+    presets: str | None,
+    methods: str | None,
+    protocols: str,
+    seeds: str,
+    changes: Mapping[str, str],
+) -> list[GridRun]:
+    """The runs of a file, of presets by group or name, or of methods by protocols; each with every seed.
 
-    file: Path | None
-    preset_group: str | None
-    presets: str | None
-    methods: str | None
-    protocols: str
-    seeds: str
-    changes: Mapping[str, str]
-
-    def runs(self) -> list[GridRun]:
-        """The runs.
-
-        Raises:
-            UserError: the request names no runs or names them in two ways, or something in it is wrong.
-        """
-        ways = {"a file": self.file, "--preset-group": self.preset_group}
-        ways |= {"--presets": self.presets, "--methods": self.methods}
-        given = [name for name, value in ways.items() if value is not None]
-        if len(given) != 1:
-            got = " and ".join(given) or "none"
-            raise UserError(f"name the runs by one of {', '.join(ways)}; got {got}")
-        seeds = _seeds(self.seeds)
-        if self.file is not None:
-            return file_runs(self.file, seeds, self.changes)
-        if self.preset_group is not None or self.presets is not None:
-            return preset_runs(self._presets(), self.changes.get("data"), seeds, self.changes)
-        has_lists = "|" in self.protocols or ";" in self.protocols  # lists of class names contain commas
-        protocols = _words(self.protocols, ";" if has_lists else ",")
-        return method_runs(_words(self.methods or ""), protocols, seeds, self.changes)
-
-    def _presets(self) -> list[Preset]:
-        if self.preset_group is not None:
-            return preset_group(self.preset_group)
-        return [find_preset(name) for name in _words(self.presets or "")]
+    Raises:
+        UserError: the options name no runs or name them in two ways, or something in them is wrong.
+    """
+    ways = {"a file": file, "--preset-group": preset_group, "--presets": presets, "--methods": methods}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        raise UserError(f"name the runs by one of {', '.join(ways)}; got {got}")
+    numbers = _seeds(seeds)
+    if file is not None:
+        return file_runs(file, numbers, changes)
+    if preset_group is not None:
+        return preset_runs(rows_of_group(preset_group), numbers, changes)
+    if presets is not None:
+        return preset_runs([find_preset(name) for name in _words(presets)], numbers, changes)
+    has_lists = "|" in protocols or ";" in protocols  # lists of class names contain commas
+    return method_runs(_words(methods or ""), _words(protocols, ";" if has_lists else ","), numbers, changes)
 
 
 def run_grid(
-    request: GridRequest, out: Path, jobs: int, engine: str, shares_bases: bool, has_report: bool, console: Console
+    runs: list[GridRun], out: Path, jobs: int, engine: str, shares_bases: bool, has_report: bool, console: Console
 ) -> bool:
-    """Run a grid, print its table and write its report.
-
-    Returns:
-        Whether every run succeeded.
-    """
-    grid = Grid(request.runs(), out, jobs, shares_bases, shlex.join(["mlcil", *sys.argv[1:]]))
-    with _terminated_like_interrupted():
-        grid.execute(engine, GridView(console))
+    """Run a grid, print its table and write its report; returns whether every run succeeded."""
+    grid = Grid(runs, out, jobs, shares_bases, shlex.join(["mlcil", *sys.argv[1:]]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it stops the runs as Ctrl-C does
+    with grid_view(grid, console) as watch:
+        grid.execute(engine, watch)
     failed = grid.of_status("failed")
     for one in failed:
         text = f"failed: {one.run.name}: {one.error} (log: {grid.log_file(one.run)})"
@@ -90,20 +78,6 @@ def _show(out: Path, has_report: bool, console: Console) -> None:
 
         page = write_report([out], out / "report", title=f"mlcil grid: {out.name}")
         console.print(f"page: {page}", soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM stop the runs as Ctrl-C does."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _seeds(text: str) -> list[int]:

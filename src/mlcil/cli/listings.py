@@ -82,9 +82,8 @@ def _preset_figures(preset: Preset) -> Table:
     figures = preset.published
     named = {"average": figures.average_map, "last": figures.last_map, "CF1": figures.cf1, "OF1": figures.of1}
     cells = named | {f"S{number}": value for number, value in enumerate(figures.sessions, start=1)}
-    table = Table(title="published: mAP, also after each session, and F1 at threshold 0.8", caption=figures.where)
-    for heading in cells:
-        table.add_column(heading, justify="right", no_wrap=True)
+    title = "published: mAP, also after each session, and F1 at threshold 0.8"
+    table = Table(*map(_figure, cells), title=title, caption=figures.where)
     table.add_row(*map(_printed, cells.values()))
     return table
 

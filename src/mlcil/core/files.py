@@ -54,14 +54,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+def read_json(path: Path, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Read a JSON file; `object_hook` may change each mapping while it is read.
 
     Raises:
         UserError: the file is missing, cannot be read or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_hook=object_hook)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except OSError as error:

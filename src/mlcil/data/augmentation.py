@@ -9,76 +9,51 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..core.errors import unknown_name
-
 Augmentation = Callable[[Tensor], Tensor]
 
 
-class Cutout:
-    """Covers a box with one random colour (DeVries & Taylor, 2017).
+def cutout(image: Tensor) -> Tensor:
+    """Cover a box of half the height and width with one random colour (DeVries & Taylor, 2017).
 
-    The box's centre is uniform over the image, so that the box may be clipped at a border.
-
-    Arguments:
-        fraction: the box's sides as a fraction of the image's.
+    The box's centre is uniform over the uint8 (3, H, W) image, so that the box may be clipped at a border.
     """
-
-    def __init__(self, fraction: float = 0.5) -> None:
-        self.fraction = fraction
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """Return a copy of the uint8 (3, H, W) image with the box drawn."""
-        rows, columns = (self._span(side) for side in image.shape[-2:])
-        covered = image.clone()
-        covered[:, rows, columns] = torch.randint(0, 256, (3, 1, 1), dtype=torch.uint8)
-        return covered
-
-    def _span(self, side: int) -> slice:
-        length = round(side * self.fraction)
+    box = []
+    for side in image.shape[-2:]:
+        length = round(side * 0.5)
         start = int(torch.randint(side, ())) - length // 2
-        return slice(max(start, 0), start + length)
+        box.append(slice(max(start, 0), start + length))
+    covered = image.clone()
+    covered[:, box[0], box[1]] = torch.randint(0, 256, (3, 1, 1), dtype=torch.uint8)
+    return covered
 
 
-class Flip:
-    """The image or its mirror image, with equal probability."""
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """Perhaps flip one uint8 (3, H, W) image."""
-        return image.flip(-1) if torch.rand(1) < 0.5 else image
+def _flip(image: Tensor) -> Tensor:
+    return image.flip(-1) if torch.rand(1) < 0.5 else image
 
 
-class CropAndResize:
-    """A random part of the image, at least half of its area, resized to the image's own size."""
+def _crop(image: Tensor) -> Tensor:
+    """A random part of a uint8 (3, H, W) image, at least half of its area, resized to the image's own size."""
+    from torchvision.transforms import v2
 
-    def __call__(self, image: Tensor) -> Tensor:
-        """Crop and resize one uint8 (3, H, W) image."""
-        from torchvision.transforms import v2
-
-        cropped: Tensor = v2.RandomResizedCrop(image.shape[-2:], scale=(0.5, 1.0), antialias=True)(image)
-        return cropped
+    cropped: Tensor = v2.RandomResizedCrop(image.shape[-2:], scale=(0.5, 1.0), antialias=True)(image)
+    return cropped
 
 
 AUGMENTATIONS: tuple[str, ...] = ("none", "flip", "crop", "randaugment")
 
 
 def make_augmentation(name: str) -> Augmentation:
-    """Create the augmentation of this name: a callable from uint8 (3, H, W) to the same shape.
-
-    Raises:
-        UserError: there is no augmentation of this name.
-    """
-    if name not in AUGMENTATIONS:
-        raise unknown_name("augmentation", name, AUGMENTATIONS)
+    """Create the augmentation of this name: a callable from uint8 (3, H, W) to the same shape."""
     if name == "none":
         return _unchanged
     if name == "flip":
-        return Flip()
+        return _flip
     # Imported here: it takes seconds, longer than torch itself, and every command would wait for it.
     from torchvision.transforms import v2
 
     steps = {
-        "crop": [CropAndResize(), Flip()],
-        "randaugment": [Cutout(), v2.RandAugment()],  # KRT's training pipeline
+        "crop": [_crop, _flip],
+        "randaugment": [cutout, v2.RandAugment()],  # KRT's training pipeline
     }
     transform: Augmentation = v2.Compose(steps[name])
     return transform
@@ -99,7 +74,7 @@ def augment(images: Tensor, transform: Augmentation, seeds: Sequence[int]) -> Te
         uint8 (n, 3, H, W) in the same memory format.
     """
     augmented = torch.empty_like(images)
-    with _own_random_state(), _one_thread():
+    with torch.random.fork_rng(devices=[]), _one_thread():
         for position, seed in enumerate(seeds):
             # Not torch.manual_seed, which would seed the accelerators too.
             torch.default_generator.manual_seed(int(seed))
@@ -124,15 +99,6 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 def _unchanged(image: Tensor) -> Tensor:
     return image
-
-
-@contextmanager
-def _own_random_state() -> Iterator[None]:
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)
 
 
 @contextmanager

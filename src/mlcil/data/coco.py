@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
+from ..core.files import read_json
 from .images import PRESENT, DataSet, LabelledImages
 
 YEARS = ("2014", "2017")
-PARTS = ("images", "annotations", "categories")
 
 
 def read_coco(
@@ -29,11 +27,10 @@ def read_coco(
 
     Arguments:
         root: the folder that holds `annotations/instances_{train,val}{2014,2017}.json`.
-        train: another training annotation file: absolute, or relative to `root` or `root/annotations`.
-        test: another test annotation file, likewise.
+        train, test: other annotation files: absolute, or relative to `root` or `root/annotations`.
         images: the folder of the images. `<folder>/train2014` is taken for `instances_train2014.json`
             where it exists, else the folder itself. Default: `root`.
-        year: "2014" or "2017". Default: the one that is there, 2014 if both are.
+        year: see `sources.SOURCES`.
 
     Returns:
         Both parts with labels int8 (N, K), rows sorted by file name, classes sorted by name.
@@ -71,14 +68,15 @@ def _annotation_file(root: Path, given: str | None, part: str, year: str | None)
 
 
 def _read_part(file: Path, base: Path, split: str) -> LabelledImages:
-    content = _load(file)
+    content = read_json(file, _without_geometry)
     try:
         names = {int(entry["id"]): str(entry["name"]) for entry in content["categories"]}
         files = {int(entry["id"]): str(entry["file_name"]) for entry in content["images"]}
-        pairs = [
-            (entry["image_id"], entry["category_id"]) for entry in content["annotations"] if not entry.get("iscrowd", 0)
+        instances = [
+            (int(entry["image_id"]), int(entry["category_id"]))
+            for entry in content["annotations"]
+            if not entry.get("iscrowd", 0)
         ]
-        instances = np.array(pairs, dtype=np.int64).reshape(-1, 2)  # (instances, [image, category])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{file} is not a COCO annotation file: bad or missing entry {error}") from None
     if not files or not names:
@@ -86,28 +84,16 @@ def _read_part(file: Path, base: Path, split: str) -> LabelledImages:
     image_ids = sorted(files, key=lambda number: (files[number], number))
     category_ids = sorted(names, key=lambda number: names[number])
     labels = np.zeros((len(image_ids), len(category_ids)), dtype=np.int8)
-    rows = _positions(image_ids, instances[:, 0], f"{file}: an annotation names image_id")
-    columns = _positions(category_ids, instances[:, 1], f"{file}: an annotation names category_id")
-    labels[rows, columns] = PRESENT
+    row_of = {number: row for row, number in enumerate(image_ids)}
+    column_of = {number: column for column, number in enumerate(category_ids)}
+    for image, category in instances:
+        if image not in row_of or category not in column_of:
+            wrong = f"category_id {category}" if image in row_of else f"image_id {image}"
+            raise UserError(f"{file}: an annotation names {wrong}, which the file does not define")
+        labels[row_of[image], column_of[category]] = PRESENT
     folder = _image_folder(base, file, files[image_ids[0]])
     paths = tuple(str(folder / files[number]) for number in image_ids)
     return LabelledImages(paths, labels, tuple(names[number] for number in category_ids), split)
-
-
-def _load(file: Path) -> dict[str, Any]:
-    try:
-        with file.open(encoding="utf-8") as stream:
-            content = json.load(stream, object_hook=_without_geometry)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{file} is not valid JSON: {error}") from None
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}") from None
-    missing = [part for part in PARTS if not isinstance(content, dict) or part not in content]
-    if missing:
-        raise UserError(
-            f"{file} is not a COCO annotation file: it lacks {', '.join(missing)}; needed: {', '.join(PARTS)}"
-        )
-    return dict(content)
 
 
 def _without_geometry(entry: dict[str, Any]) -> dict[str, Any]:
@@ -115,18 +101,6 @@ def _without_geometry(entry: dict[str, Any]) -> dict[str, Any]:
     entry.pop("segmentation", None)
     entry.pop("bbox", None)
     return entry
-
-
-def _positions(known: list[int], wanted: NDArray[np.int64], what: str) -> NDArray[np.int64]:
-    """Where each wanted number stands in `known`, (M,)."""
-    numbers = np.array(known, dtype=np.int64)
-    order = np.argsort(numbers)
-    place = np.searchsorted(numbers, wanted, sorter=order).clip(max=len(known) - 1)
-    positions: NDArray[np.int64] = order[place]
-    wrong = numbers[positions] != wanted
-    if wrong.any():
-        raise UserError(f"{what} {wanted[wrong][0]}, which the file does not define")
-    return positions
 
 
 def _image_folder(base: Path, file: Path, first: str) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +43,8 @@ def decode(path: str, size: int) -> NDArray[np.uint8]:
     Raises:
         BadImage: the file is missing, truncated, not an image, ...
     """
-    return _decoded(path, _read(path), size)
+    with warnings.catch_warnings(action="ignore"):
+        return _decoded(path, _read(path), size)
 
 
 def resized(image: Image.Image, size: int, box: tuple[float, float, float, float] | None = None) -> NDArray[np.uint8]:
@@ -83,13 +82,11 @@ class Decoding:
         with ThreadPoolExecutor(self.workers) as pool:
             for start in range(0, len(rows), CHUNK):
                 chunk = rows[start : start + CHUNK]
-                yield dict(zip(chunk, pool.map(attempt, chunk), strict=True))
+                with warnings.catch_warnings(action="ignore"):  # around all threads, which share the filters
+                    images = list(pool.map(attempt, chunk))
+                yield dict(zip(chunk, images, strict=True))
                 if self.on_progress:
                     self.on_progress(skipped + start + len(chunk), len(self.paths))
-
-    def named(self, reasons: dict[int, str]) -> dict[int, str]:
-        """Row -> reason made row -> one line that also names the file."""
-        return {row: str(BadImage(self.paths[row], reason)) for row, reason in reasons.items()}
 
 
 def _fingerprint(path: str) -> tuple[bytes | BadImage, bytes]:
@@ -114,7 +111,7 @@ def _read(path: str) -> bytes:
 
 def _decoded(path: str, content: bytes, size: int) -> NDArray[np.uint8]:
     try:
-        with _without_warnings(), Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content)) as image:
             box = _scale_down(image, size)
             return resized(_rgb(image), size, box)
     except UnidentifiedImageError:
@@ -147,28 +144,3 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to white
         return Image.fromarray((np.asarray(image) / 257).clip(0, 255).astype(np.uint8)).convert("RGB")
     return image.convert("RGB")
-
-
-class _Silence:
-    """Ignores warnings while any thread decodes: `catch_warnings` alone is not safe in threads."""
-
-    def __init__(self) -> None:
-        self._lock, self._depth, self._filters = threading.Lock(), 0, contextlib.ExitStack()
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            self._depth += 1
-            if self._depth == 1:
-                self._filters.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._filters.close()
-
-
-_without_warnings = _Silence()

@@ -25,10 +25,7 @@ def read_digits(train: int = 2000, test: int = 1000, size: int = 64, seed: int =
     first hundred canvases are the same whether a hundred or a thousand are asked for.
 
     Arguments:
-        train: number of training canvases.
-        test: number of test canvases.
-        size: height and width of a canvas in pixels.
-        seed: another seed gives other canvases.
+        train, test, size, seed: see `sources.SOURCES`.
 
     Returns:
         Both parts with pixels uint8 (N, size, size, 3) and labels int8 (N, 10).
@@ -36,12 +33,7 @@ def read_digits(train: int = 2000, test: int = 1000, size: int = 64, seed: int =
     Raises:
         UserError: a number is too small.
     """
-    for name, value, least in (
-        ("train", train, 1),
-        ("test", test, 1),
-        ("size", size, SMALLEST),
-        ("seed", seed, 0),
-    ):
+    for name, value, least in (("train", train, 1), ("test", test, 1), ("size", size, SMALLEST), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"got {value} for digits option {name}, expected at least {least}")
     for_train, for_test = _handwriting()

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.cache import CachedRows, Chunk, DiskCache, NoRoomError, Rows
 from ..core.errors import UserError
 from .augmentation import augment, make_augmentation
-from .loading import Batch, Preparation, sample_seeds
+from .loading import Batch, PixelFeed, Preparation, sample_seeds
 from .pixels import PixelStore
 
 FORMAT = 3  # part of every name in the cache: raise it when a stored value changes
@@ -54,7 +54,7 @@ class Views:
 
 
 class FeatureFeed:
-    """Serves stored features as batches; see `data.loading.Feed`.
+    """Serves stored features as batches, as `PixelFeed` serves images.
 
     Arguments:
         features: float16 (N, views, H, W, C).
@@ -81,6 +81,9 @@ class FeatureFeed:
             stored = torch.from_numpy(self.features[rows, views]).to(self.device, non_blocking=True)
             values = stored.float().permute(0, 3, 1, 2)  # (B, C, H, W) in channels-last
             yield Batch(values, torch.from_numpy(labels[part]), torch.from_numpy(rows))
+
+
+Feed = PixelFeed | FeatureFeed  # nobody downstream asks which
 
 
 @dataclass(frozen=True)

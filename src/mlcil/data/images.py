@@ -33,16 +33,9 @@ class LabelledImages:
     pixels: NDArray[np.uint8] | None = None
 
     def __post_init__(self) -> None:
-        if self.labels.shape != (len(self.paths), len(self.classes)):
-            raise ValueError(
-                f"Got labels of shape {self.labels.shape} for {len(self.paths)} images and "
-                f"{len(self.classes)} classes, expected {(len(self.paths), len(self.classes))}"
-            )
         if len(set(self.classes)) != len(self.classes):
             twice = sorted({name for name in self.classes if self.classes.count(name) > 1})
             raise UserError(f"class names must differ, these stand twice: {', '.join(twice)}")
-        if not np.isin(self.labels, (PRESENT, ABSENT, UNKNOWN)).all():
-            raise ValueError("labels must be 1 (present), 0 (absent) or -1 (unknown)")
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from ..core.randomness import Stream, stream_key
 from .augmentation import Augmentation, augment, normalise
 from .decoding import BadImage
 from .pixels import PixelStore
+
+_Job = tuple[NDArray[np.int64], NDArray[np.int64] | None]  # a batch to prepare: rows (B,) and perhaps their seeds (B,)
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,6 @@ def plan_epoch(count: int, batch_size: int, seed: int, session: int, epoch: int)
 
     The order follows from (seed, session, epoch) alone, so that a resumed run meets the same batches.
     """
-    if batch_size < 1:
-        raise ValueError(f"Got {batch_size} for batch_size, expected at least 1")
     order = np.arange(count, dtype=np.int64)
     np.random.default_rng(stream_key(Stream.SHUFFLE, seed, session, epoch)).shuffle(order)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
@@ -106,27 +105,6 @@ class Preparation:
             return self.stem(images)
 
 
-class Feed(Protocol):
-    """Anything that serves batches: from pixels, or from stored features. Nobody downstream asks which."""
-
-    def batches(
-        self,
-        parts: Sequence[NDArray[np.int64]],
-        indices: NDArray[np.int64],
-        labels: NDArray[np.int8],
-        seed_keys: Sequence[tuple[int, ...]] | None,
-    ) -> Iterator[Batch]:
-        """Yield one batch per part.
-
-        Arguments:
-            parts: for each batch, the positions (B,) of its images in `indices` and `labels`.
-            indices: (N,) rows of the data set.
-            labels: (N, K).
-            seed_keys: one per part; with an image's row it decides that image's augmentation. None: no augmentation.
-        """
-        ...
-
-
 class PixelFeed:
     """Reads, augments and prepares batches.
 
@@ -151,9 +129,24 @@ class PixelFeed:
     ) -> None:
         self.prepare = prepare
         self.device = device or torch.device("cpu")
-        self._agenda = _Agenda()
-        pinned = self.device.type == "cuda"  # only from pinned memory does a copy not wait
-        self._loader = _start(_AugmentedPixels(store, transform), self._agenda, workers, pinned)
+        self._jobs: list[_Job] = []  # of the current epoch; exchanging them keeps the worker processes alive
+        self._iteration = 0
+        context = None
+        if workers:
+            # A plain fork would copy locks held by the threads of torch and CUDA. The server
+            # imports what the workers need once for all of them.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([__name__, type(transform).__module__])
+        self._loader = DataLoader(
+            _AugmentedPixels(store, transform),
+            sampler=self._jobs,
+            batch_size=None,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            multiprocessing_context=context,
+            pin_memory=self.device.type == "cuda",  # only from pinned memory does a copy not wait
+            generator=torch.Generator(),  # else starting to iterate would draw from the global one
+        )
 
     def batches(
         self,
@@ -162,47 +155,34 @@ class PixelFeed:
         labels: NDArray[np.int8],
         seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
-        """Yield one batch per part; see `Feed`. Only one such iteration can be under way: a new one ends the old.
+        """Yield one batch per part. Only one such iteration can be under way: a new one ends the old.
+
+        Arguments:
+            parts: for each batch, the positions (B,) of its images in `indices` and `labels`.
+            indices: (N,) rows of the data set.
+            labels: (N, K).
+            seed_keys: one per part; with an image's row it decides that image's augmentation. None: no augmentation.
 
         Raises:
             BadImage: a file cannot be decoded.
         """
-        keys: Sequence[tuple[int, ...] | None] = seed_keys or [None] * len(parts)
-        jobs = [_job(indices[part], key) for part, key in zip(parts, keys, strict=True)]
-        self._agenda.jobs = jobs
-        for part, job, images in zip(parts, jobs, self._loader, strict=True):
+        rows = [indices[part] for part in parts]
+        seeds = [None] * len(parts) if seed_keys is None else list(map(sample_seeds, seed_keys, rows))
+        self._jobs[:] = zip(rows, seeds, strict=True)
+        self._iteration += 1
+        iteration = self._iteration
+        for place, images in enumerate(self._loader):
             if isinstance(images, BadImage):
                 raise images
             # Moved as uint8: a quarter of the bytes.
             pixels = images.to(self.device, non_blocking=True)
             yield Batch(
                 images=self.prepare(pixels),
-                labels=torch.from_numpy(labels[part]).to(self.device, non_blocking=True),
-                indices=torch.from_numpy(job.rows),
+                labels=torch.from_numpy(labels[parts[place]]).to(self.device, non_blocking=True),
+                indices=torch.from_numpy(rows[place]),
             )
-            if self._agenda.jobs is not jobs:
+            if self._iteration != iteration:
                 raise RuntimeError("a newer iteration of this loader began; this one cannot continue")
-
-
-class _Job(NamedTuple):
-    """One batch to prepare: rows (B,) of the store and a seed (B,) for each, or None."""
-
-    rows: NDArray[np.int64]
-    seeds: NDArray[np.int64] | None
-
-
-def _job(rows: NDArray[np.int64], seed_key: tuple[int, ...] | None) -> _Job:
-    return _Job(rows, None if seed_key is None else sample_seeds(seed_key, rows))
-
-
-class _Agenda(Sampler[_Job]):
-    """The jobs of the current epoch. Exchanging them keeps the worker processes of the loader alive."""
-
-    def __init__(self) -> None:
-        self.jobs: list[_Job] = []
-
-    def __iter__(self) -> Iterator[_Job]:
-        return iter(self.jobs)
 
 
 class _AugmentedPixels(Dataset[Tensor | BadImage]):
@@ -212,37 +192,12 @@ class _AugmentedPixels(Dataset[Tensor | BadImage]):
         self.store, self.transform = store, transform
 
     def __getitem__(self, job: _Job) -> Tensor | BadImage:
+        rows, seeds = job
         try:
-            pixels = self.store[job.rows]  # (B, H, W, 3)
+            pixels = self.store[rows]  # (B, H, W, 3)
         except BadImage as error:
             return error  # returned, for raised in a worker it would arrive as a traceback in a string
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # the channels stay last in memory
-        if self.transform is None or job.seeds is None:
+        if self.transform is None or seeds is None:
             return images
-        return augment(images, self.transform, job.seeds.tolist())
-
-
-def _start(
-    data: _AugmentedPixels, agenda: _Agenda, workers: int, pinned: bool = False
-) -> DataLoader[Tensor | BadImage]:
-    context = None
-    if workers:
-        # A plain fork would copy locks held by the threads of torch and CUDA. The server
-        # imports what the workers need once for all of them.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, type(data.transform).__module__])
-    return DataLoader(
-        data,
-        sampler=agenda,
-        batch_size=None,
-        collate_fn=_unchanged,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        multiprocessing_context=context,
-        pin_memory=pinned,
-        generator=torch.Generator(),  # else starting to iterate would draw from the global one
-    )
-
-
-def _unchanged(images: Any) -> Any:
-    return images
+        return augment(images, self.transform, seeds.tolist())

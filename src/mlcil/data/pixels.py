@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..core.cache import Chunk, DiskCache, NoRoomError, Rows
+from ..core.cache import CachedRows, Chunk, DiskCache, NoRoomError, Rows
 from ..core.errors import UserError
 from .decoding import BadImage, Decoding, decode, resized
 from .images import LabelledImages
@@ -20,34 +20,6 @@ from .images import LabelledImages
 # Part of every name in the cache: raise it when decoding changes by one bit. 2: JPEGs of at least four times the
 # wanted size are decoded to a fraction of theirs.
 DECODING = 2
-
-
-class PixelStore(Protocol):
-    """Images of one size by row number. Every store can be pickled for a loader's worker process."""
-
-    @property
-    def digest(self) -> str | None:
-        """A name for all of the pixels, or None where finding one would take decoding them all."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]: ...  # (n, size, size, 3)
-
-
-class OpenedPixels(NamedTuple):
-    """The pixels of a data set, and what the user should know about them.
-
-    Attributes:
-        store: the pixels, as many rows as there were images.
-        bad: row -> one line naming the file and the reason. Such a row must not be read: it is black in a
-            cached store and raises `BadImage` in a decoding one.
-        note: one line that says why the cache was not used although it was asked for, else None.
-    """
-
-    store: PixelStore
-    bad: dict[int, str]
-    note: str | None = None
 
 
 class MemoryPixels:
@@ -73,7 +45,7 @@ class MemoryPixels:
 class DecodedPixels:
     """Pixels decoded from their files at every access: slow, but nothing is stored."""
 
-    digest = None
+    digest = None  # finding one would take decoding them all
 
     def __init__(self, paths: Sequence[str], size: int) -> None:
         self.paths, self.size = tuple(paths), size
@@ -84,6 +56,24 @@ class DecodedPixels:
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         images = [decode(self.paths[row], self.size) for row in rows]
         return np.asarray(images, np.uint8).reshape(len(rows), self.size, self.size, 3)
+
+
+PixelStore = MemoryPixels | DecodedPixels | CachedRows  # each can be pickled for a loader's worker process
+
+
+class OpenedPixels(NamedTuple):
+    """The pixels of a data set, and what the user should know about them.
+
+    Attributes:
+        store: the pixels, as many rows as there were images.
+        bad: row -> one line naming the file and the reason. Such a row must not be read: it is black in a
+            cached store and raises `BadImage` in a decoding one.
+        note: one line that says why the cache was not used although it was asked for, else None.
+    """
+
+    store: PixelStore
+    bad: dict[int, str]
+    note: str | None = None
 
 
 def default_cache() -> Path:
@@ -130,13 +120,13 @@ def open_pixels(
 
 
 def _open_decoded(job: Decoding) -> OpenedPixels:
-    reasons = {
-        row: result.reason
+    bad = {
+        row: str(result)
         for chunk in job.chunks(range(len(job.paths)))
         for row, result in chunk.items()
         if isinstance(result, BadImage)
     }
-    return OpenedPixels(DecodedPixels(job.paths, job.size), job.named(reasons))
+    return OpenedPixels(DecodedPixels(job.paths, job.size), bad)
 
 
 def _open_cached(job: Decoding, cache: DiskCache) -> OpenedPixels:
@@ -150,7 +140,7 @@ def _open_cached(job: Decoding, cache: DiskCache) -> OpenedPixels:
             yield {row: one.reason if isinstance(one, BadImage) else one for row, one in chunk.items()}
 
     found = cache.open(Rows(_key(digests, job.size), len(job.paths), shape, "uint8"), compute)
-    return OpenedPixels(found, job.named(found.missing))
+    return OpenedPixels(found, {row: str(BadImage(job.paths[row], why)) for row, why in found.missing.items()})
 
 
 def _key(digests: Sequence[bytes], size: int) -> str:

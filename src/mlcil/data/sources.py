@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ..core.errors import UserError, unknown_name
@@ -41,55 +41,53 @@ class Source:
 
 
 def _source(name: str, usage: str, summary: str, read: Callable[..., DataSet], **options: str) -> Source:
-    return Source(name, usage, summary, MappingProxyType(options), read)
+    return Source(name, usage, summary, options, read)
 
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
-    {
-        source.name: source
-        for source in (
-            _source(
-                "coco",
-                "coco:PATH",
-                "MS-COCO 2014 or 2017, or any data set in COCO's layout",
-                read_coco,
-                year="2014 or 2017 (default: the one that is there, 2014 if both are)",
-                train="another training annotation file, e.g. instances_mine.json",
-                test="another test annotation file",
-                images="the folder of the images (default: PATH)",
-            ),
-            _source(
-                "voc",
-                "voc:PATH",
-                "PASCAL VOC; trains on trainval, tests on test",
-                read_voc,
-                year="which VOC<year> folder to take (default: 2007)",
-                difficult="what a class seen only as difficult counts as: absent (default) or unknown",
-            ),
-            _source(
-                "table",
-                "table:FILE",
-                "a CSV or Parquet table with a row per image",
-                read_table,
-                images="the folder that relative paths start from (default: the table's)",
-                path="the column of image paths (default: path, file, filename or image)",
-                labels="the column of ;-separated labels (default: labels or tags; else a column per class)",
-                split="the column that says train or test (default: split or set; else a hash decides)",
-                test_fraction="share of test images where no column decides (default: 0.2)",
-            ),
-            _source(
-                "digits",
-                "digits",
-                "canvases with one to four handwritten digits; nothing to download",
-                read_digits,
-                train="number of training canvases (default: 2000)",
-                test="number of test canvases (default: 1000)",
-                size="height and width of a canvas in pixels (default: 64)",
-                seed="another seed gives other canvases (default: 0)",
-            ),
-        )
-    }
-)
+SOURCES = {
+    source.name: source
+    for source in (
+        _source(
+            "coco",
+            "coco:PATH",
+            "MS-COCO 2014 or 2017, or any data set in COCO's layout",
+            read_coco,
+            year="2014 or 2017 (default: the one that is there, 2014 if both are)",
+            train="another training annotation file, e.g. instances_mine.json",
+            test="another test annotation file",
+            images="the folder of the images (default: PATH)",
+        ),
+        _source(
+            "voc",
+            "voc:PATH",
+            "PASCAL VOC; trains on trainval, tests on test",
+            read_voc,
+            year="which VOC<year> folder to take (default: 2007)",
+            difficult="what a class seen only as difficult counts as: absent (default) or unknown",
+        ),
+        _source(
+            "table",
+            "table:FILE",
+            "a CSV or Parquet table with a row per image",
+            read_table,
+            images="the folder that relative paths start from (default: the table's)",
+            path="the column of image paths (default: path, file, filename or image)",
+            labels="the column of ;-separated labels (default: labels or tags; else a column per class)",
+            split="the column that says train or test (default: split or set; else a hash decides)",
+            test_fraction="share of test images where no column decides (default: 0.2)",
+        ),
+        _source(
+            "digits",
+            "digits",
+            "canvases with one to four handwritten digits; nothing to download",
+            read_digits,
+            train="number of training canvases (default: 2000)",
+            test="number of test canvases (default: 1000)",
+            size="height and width of a canvas in pixels (default: 64)",
+            seed="another seed gives other canvases (default: 0)",
+        ),
+    )
+}
 
 # Options that are not plain text: how to read them, and what to call them in an error.
 _WHOLE: tuple[Callable[[str], Any], str] = (int, "a whole number")
@@ -120,8 +118,6 @@ def load(spec: str, images: str | None = None) -> DataSet:
         _put(source, options, "images", images)
     values = {name: _convert(source, name, text) for name, text in options.items()}
     if not source.has_path:
-        if path:
-            raise UserError(f"got {path!r} after {kind}:, expected options: {', '.join(source.options)}")
         return source.read(**values)
     if not path:
         raise UserError(f"data set {spec!r} lacks its path, expected {source.usage}")
@@ -130,27 +126,14 @@ def load(spec: str, images: str | None = None) -> DataSet:
 
 def _split(source: Source, text: str) -> tuple[str, dict[str, str]]:
     """The path and the options of `path,option=value,...`; a path may itself contain commas."""
-    pieces = text.split(",")
-    # Where there is no path, the first piece is an option already.
-    path = pieces.pop(0) if source.has_path or not text else ""
+    first, *pieces = re.split(r",(?=\s*\w+\s*=)", text)
+    if not source.has_path and text:
+        first, pieces = "", [first, *pieces]
     options: dict[str, str] = {}
-    last = None  # the option that a piece without a name of its own continues
     for piece in pieces:
-        name, equals, value = piece.partition("=")
-        if equals and name.strip() in source.options:
-            last = name.strip()
-            _put(source, options, last, value)
-            continue
-        so_far = path if last is None else options[last]
-        longer = f"{so_far},{piece}" if so_far or source.has_path else piece
-        # `sessoin=3` is a slip of the pen, unless a file is really called that.
-        if equals and name.strip().isidentifier() and not Path(longer).expanduser().exists():
-            raise unknown_name(f"option of {source.name}", name.strip(), source.options)
-        if last is None:
-            path = longer
-        else:
-            options[last] = longer
-    return path, options
+        name, _, value = piece.partition("=")
+        _put(source, options, name.strip(), value)
+    return first, options
 
 
 def _put(source: Source, options: dict[str, str], name: str, value: str) -> None:

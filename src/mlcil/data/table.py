@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +64,11 @@ def read_table(
 
     Arguments:
         file: the table; a row per image.
-        images: the folder that relative image paths start from. Default: the table's folder.
-        path: the column of image paths. Default: the first of path, file, filename, image.
-        labels: a column of labels separated by `;`. Default: labels or tags. Without one, every
-            remaining column is a class with the values 1, 0 or nothing (unknown).
-        split: a column that says train or test. Default: split or set. Without one, a hash of each
-            path decides, so that an image stays in its part when rows are added.
-        test_fraction: the share of test images where no column decides.
+        images, path, test_fraction: see `sources.SOURCES`.
+        labels: a column of labels separated by `;`. Without one, every remaining column is a class with the values
+            1, 0 or nothing (unknown).
+        split: a column that says train or test. Without one, a hash of each path decides, so that an image stays in
+            its part when rows are added.
 
     Returns:
         Both parts with labels int8 (N, K), rows in the table's order, classes sorted by name.
@@ -218,6 +216,4 @@ def _from_columns(table: _Table, others: set[str | None]) -> tuple[tuple[str, ..
 def _part(whole: LabelledImages, chosen: NDArray[np.bool_], split: str, file: Path) -> LabelledImages:
     if not chosen.any():
         raise UserError(f"{file} has no {split} images; use a split column with both, or another test_fraction")
-    rows = np.flatnonzero(chosen)
-    part = whole.subset(rows)
-    return LabelledImages(part.paths, part.labels, part.classes, split)
+    return replace(whole.subset(np.flatnonzero(chosen)), split=split)

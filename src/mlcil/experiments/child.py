@@ -21,11 +21,7 @@ def _stop_with_the_grid() -> None:
 
 
 def main(config: str, out: str) -> int:
-    """Run the experiment.
-
-    Returns:
-        The exit code: 2 for a user's mistake, which is then the last line of standard error.
-    """
+    """Run the experiment; returns 2 for a user's mistake, which is then the last line of standard error."""
     threading.Thread(target=_stop_with_the_grid, daemon=True).start()
     from rich.console import Console
 

@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..core.errors import UserError, unknown_name
 
@@ -32,65 +31,61 @@ class Work(NamedTuple):
     devices: int
 
 
-class Running(Protocol):
-    """A run in progress."""
+class LocalRun(NamedTuple):
+    """A run in a process on this machine."""
 
-    def ended(self) -> str | None:
-        """None while the run is in progress, "" when it is done, else one line that says how it failed."""
-        ...
-
-    def stop(self) -> None:
-        """Stop the run now."""
-        ...
-
-
-class Engine(Protocol):
-    """Starts runs."""
-
-    def start(self, work: Work, slot: int) -> Running:
-        """Start a run in one of the grid's slots, numbered from 0."""
-        ...
-
-    def close(self) -> None:
-        """Release what the engine holds."""
-        ...
-
-
-class LocalEngine:
-    """Each run is a process on this machine, with its own GPUs if there are several.
-
-    Arguments:
-        gpus: number of GPUs of the machine.
-    """
-
-    def __init__(self, gpus: int = 0) -> None:
-        self.gpus = gpus
-
-    def start(self, work: Work, slot: int) -> Running:
-        """Start a process."""
-        return _LocalRun(_start(work, visible_gpus(slot, work.devices, self.gpus)), work.log)
-
-    def close(self) -> None:
-        """There is nothing to release."""
-
-
-class _LocalRun(NamedTuple):
     process: subprocess.Popen[bytes]
     log: Path
 
     def ended(self) -> str | None:
+        """None while the run is in progress, "" when it is done, else one line that says how it failed."""
         if self.process.poll() is None:
             return None
         _close_input(self.process)
         return _verdict(self.process.returncode, self.log)
 
     def stop(self) -> None:
+        """Stop the run now."""
         _close_input(self.process)  # which ends the run
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+class RayRun(NamedTuple):
+    """A run in a task of a Ray cluster."""
+
+    ray: Any  # the module: Ray has no types
+    task: Any
+
+    def ended(self) -> str | None:
+        """As for `LocalRun`."""
+        ready, _ = self.ray.wait([self.task], timeout=0)
+        if not ready:
+            return None
+        try:
+            return str(self.ray.get(self.task))
+        except self.ray.exceptions.RayError as error:  # the machine was lost, or memory ran out
+            return str(error).strip().splitlines()[0]
+
+    def stop(self) -> None:
+        """Stop the run now."""
+        self.ray.cancel(self.task, force=True)
+
+
+class LocalEngine:
+    """Each run is a process on this machine, with its own GPUs if there are several."""
+
+    def start(self, work: Work, slot: int) -> LocalRun:
+        """Start a run in one of the grid's slots, numbered from 0."""
+        import torch
+
+        return LocalRun(_start(work, visible_gpus(slot, work.devices, torch.cuda.device_count())), work.log)
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
 
 class RayEngine:
@@ -121,7 +116,7 @@ class RayEngine:
             raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
         self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
-    def start(self, work: Work, slot: int) -> Running:
+    def start(self, work: Work, slot: int) -> RayRun:
         """Start a task wherever the cluster has room."""
         gpus = work.devices if any(node.get("GPU") for node in self.nodes) else 0
         wanted = {"CPU": work.processors, "GPU": gpus}
@@ -131,42 +126,25 @@ class RayEngine:
                 "lower --set threads=N or --devices"
             )
         task = self.ray.remote(num_cpus=work.processors, num_gpus=gpus, max_retries=0)(_run_to_end)
-        return _RayRun(self.ray, task.remote(work))
+        return RayRun(self.ray, task.remote(work))
 
     def close(self) -> None:
         """Leave the cluster."""
         self.ray.shutdown()
 
 
-class _RayRun(NamedTuple):
-    ray: Any  # the module: Ray has no types
-    task: Any
-
-    def ended(self) -> str | None:
-        ready, _ = self.ray.wait([self.task], timeout=0)
-        if not ready:
-            return None
-        try:
-            return str(self.ray.get(self.task))
-        except self.ray.exceptions.RayError as error:  # the machine was lost, or memory ran out
-            return str(error).strip().splitlines()[0]
-
-    def stop(self) -> None:
-        self.ray.cancel(self.task, force=True)
+Running = LocalRun | RayRun
+Engine = LocalEngine | RayEngine
 
 
-def make_engine(name: str, processors: int, count_gpus: Callable[[], int]) -> Engine:
-    """Make the engine with this name.
-
-    Arguments:
-        processors: number of processors that the runs in progress need together.
-        count_gpus: counts the GPUs of this machine.
+def make_engine(name: str, processors: int) -> Engine:
+    """Make the engine with this name, for runs that need so many processors together.
 
     Raises:
         UserError: there is no engine with this name, or it cannot be used here.
     """
     if name == "local":
-        return LocalEngine(count_gpus())
+        return LocalEngine()
     if name == "ray":
         return RayEngine(processors)
     raise unknown_name("engine", name, ("local", "ray"))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,8 +13,9 @@ import yaml
 
 from ..core.errors import UserError
 from ..core.files import read_json, write_json, write_text
+from ..core.locks import file_lock
 from ..training.config import RunConfig, read_config
-from .engines import Engine, Running, Work, last_line, make_engine
+from .engines import Engine, Running, Work, make_engine
 
 GRID_FILE = "grid.json"
 LOGS, BASES = "logs", "bases"
@@ -40,7 +40,6 @@ class Progress:
         seconds: time spent on it in this launch of the grid.
         error: how it failed, in one line.
         last_map: mAP after the last session, once the run is finished.
-        was_done: whether an earlier launch of the grid had finished it.
         running, slot, began: while it is running, its process, its slot and when it started.
     """
 
@@ -49,36 +48,12 @@ class Progress:
     seconds: float = 0.0
     error: str = ""
     last_map: float | None = None
-    was_done: bool = False
     running: Running | None = field(default=None, repr=False)
     slot: int = 0
     began: float = 0.0
 
-    def to_dict(self) -> dict[str, object]:
-        """The entry in grid.json."""
-        return {
-            "name": self.run.name,
-            "status": self.status,
-            "seconds": self.seconds,
-            "error": self.error,
-            "last_map": self.last_map,
-        }
 
-
-class View:
-    """Gets the events of a grid; this one ignores them."""
-
-    def begin(self, grid: Grid) -> None:
-        """The grid starts."""
-
-    def changed(self, grid: Grid, progress: Progress) -> None:
-        """A run has started or ended."""
-
-    def tick(self, grid: Grid) -> None:
-        """Called every few moments while runs are in progress."""
-
-    def end(self) -> None:
-        """The grid has ended."""
+Watch = Callable[[Progress | None], None]  # gets each run that starts or ends, and None every few moments
 
 
 class Grid:
@@ -109,38 +84,31 @@ class Grid:
         self.out, self.jobs, self.command = out.resolve(), jobs, command
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
         self.bases = str(self.out / BASES) if shares_bases else None
-        self.progress = [Progress(run) for run in runs]
+        self.progress = [Progress(run, last_map=self._result(run)) for run in runs]
+        for one in self.progress:
+            one.status = "waiting" if one.last_map is None else "done"
         self.began = time.monotonic()
 
-    def execute(self, engine: str = "local", view: View | None = None) -> list[Progress]:
+    def execute(self, engine: str = "local", watch: Watch = lambda progress: None) -> None:
         """Run everything that is not done yet.
-
-        Returns:
-            The outcome of every run.
 
         Raises:
             UserError: the engine cannot be used, or another grid is using the folder.
         """
-        view, self.began = view or View(), time.monotonic()
-        lock = self._claim()
-        try:
-            self._find_done()
-            self._save()
-            view.begin(self)
-            try:
-                if self.of_status("waiting"):
-                    self._carry_out(engine, view)
-            finally:
-                view.end()
-        finally:
-            os.close(lock)
-        return self.progress
 
-    def _carry_out(self, name: str, view: View) -> None:
+        def refuse() -> None:
+            raise UserError(f"another grid is using {self.out}; wait for it or choose another --out")
+
+        with file_lock(self.out / ".lock", on_wait=refuse):
+            self._save()
+            if self.of_status("waiting"):
+                self._carry_out(engine, watch)
+
+    def _carry_out(self, name: str, watch: Watch) -> None:
         threads = max(one.run.config.settings.threads or self.threads for one in self.progress)
-        engine = make_engine(name, self.jobs * threads, _gpus)
+        engine = make_engine(name, self.jobs * threads)
         try:
-            self._loop(engine, view)
+            self._loop(engine, watch)
         finally:
             for one in self.of_status("running"):
                 if one.running is not None:
@@ -155,7 +123,7 @@ class Grid:
 
     def seconds_left(self) -> float | None:
         """An estimate from the runs that ended in this launch; None before the first of them."""
-        ended = [one.seconds for one in self.of_status("done") if not one.was_done]
+        ended = [one.seconds for one in self.of_status("done") if one.seconds]
         if not ended:
             return None
         mean = sum(ended) / len(ended)
@@ -166,39 +134,36 @@ class Grid:
         """The file that holds what a run prints."""
         return self.out / LOGS / f"{run.name}.log"
 
-    def last_output(self, run: GridRun) -> str:
-        """The last line that a run printed."""
-        return last_line(self.log_file(run))
-
-    def _loop(self, engine: Engine, view: View) -> None:
+    def _loop(self, engine: Engine, watch: Watch) -> None:
         waiting = deque(self.of_status("waiting"))
         while waiting or self.of_status("running"):
             while waiting and len(self.of_status("running")) < self.jobs:
-                self._start(waiting.popleft(), engine, view)
+                one = waiting.popleft()
+                self._start(one, engine)
+                watch(one)
             time.sleep(POLL_SECONDS)
             for one in self.of_status("running"):
                 one.seconds = time.monotonic() - one.began
                 error = one.running.ended() if one.running is not None else ""
                 if error is not None:
-                    self._end(one, error, view)
-            view.tick(self)
+                    self._end(one, error)
+                    watch(one)
+            watch(None)
 
-    def _start(self, one: Progress, engine: Engine, view: View) -> None:
+    def _start(self, one: Progress, engine: Engine) -> None:
         taken = {other.slot for other in self.of_status("running")}
         one.slot = next(slot for slot in range(self.jobs) if slot not in taken)
         one.running = engine.start(self._work(one.run), one.slot)
         one.status, one.began = "running", time.monotonic()
         self._save()
-        view.changed(self, one)
 
-    def _end(self, one: Progress, error: str, view: View) -> None:
+    def _end(self, one: Progress, error: str) -> None:
         one.running, one.error = None, error
         one.last_map = self._result(one.run)
         one.status = "done" if one.last_map is not None and not error else "failed"
         if one.status == "failed" and not error:
             one.error = "it ended before all sessions were finished"
         self._save()
-        view.changed(self, one)
 
     def _work(self, run: GridRun) -> Work:
         settings = run.config.settings
@@ -207,12 +172,6 @@ class Grid:
         config = self.out / LOGS / f"{run.name}.yaml"
         write_text(config, yaml.safe_dump(replace(run.config, settings=settings).to_dict(), sort_keys=False))
         return Work(config, self.out / run.name, self.log_file(run), threads, settings.devices)
-
-    def _find_done(self) -> None:
-        for one in self.progress:
-            one.last_map = self._result(one.run)
-            one.was_done = one.last_map is not None
-            one.status = "done" if one.was_done else "waiting"
 
     def _result(self, run: GridRun) -> float | None:
         """The last mAP, if the folder holds a finished run with this configuration."""
@@ -226,24 +185,8 @@ class Grid:
         return None
 
     def _save(self) -> None:
-        runs = [one.to_dict() for one in self.progress]
+        runs = [
+            {"name": one.run.name} | {key: getattr(one, key) for key in ("status", "seconds", "error", "last_map")}
+            for one in self.progress
+        ]
         write_json(self.out / GRID_FILE, {"command": self.command, "runs": runs})
-
-    def _claim(self) -> int:
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise UserError(f"cannot use {self.out} for a grid: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise UserError(f"another grid is using {self.out}; wait for it or choose another --out") from None
-        return lock
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()

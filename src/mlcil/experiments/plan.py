@@ -30,9 +30,7 @@ def run_config(changes: Mapping[str, object], file: Path | None = None, preset: 
     if file is not None and preset is not None:
         raise UserError(f"got both the file {file} and the preset {preset!r}, expected one of them")
     if preset is not None:
-        data = changes.get("data")
-        values = preset_values(find_preset(preset), None if data is None else str(data))
-        return make_config(values, changes, f"preset {preset}")
+        return make_config(preset_values(find_preset(preset), changes.get("data")), changes, f"preset {preset}")
     return make_config({}, changes) if file is None else make_config(read_config(file), changes, str(file))
 
 
@@ -45,19 +43,9 @@ def default_folder(settings: RunSettings) -> Path:
     return Path("runs") / f"{settings.method}-{kind}-{protocol}-seed{settings.seed}"
 
 
-def preset_runs(
-    presets: Sequence[Preset], data: str | None, seeds: Sequence[int], changes: Mapping[str, object]
-) -> list[GridRun]:
-    """The runs of published rows, in folders named like the presets.
-
-    Arguments:
-        data: the data set, such as coco:PATH.
-        changes: settings and options that override the presets.
-
-    Raises:
-        UserError: the data set is missing, or a setting is wrong.
-    """
-    return _with_seeds({one.name: preset_values(one, data) for one in presets}, seeds, changes)
+def preset_runs(presets: Sequence[Preset], seeds: Sequence[int], changes: Mapping[str, object]) -> list[GridRun]:
+    """The runs of published rows, in folders named like the presets; `changes` must have the data set."""
+    return _with_seeds({one.name: preset_values(one, changes.get("data")) for one in presets}, seeds, changes)
 
 
 def method_runs(
@@ -68,9 +56,6 @@ def method_runs(
     Arguments:
         methods: each NAME, or NAME:BUFFER such as er:20 or prs:total:1000.
         changes: settings and options that all runs share.
-
-    Raises:
-        UserError: a name or a setting is wrong.
     """
     entries = {}
     for protocol in protocols:

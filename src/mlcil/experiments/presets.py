@@ -7,21 +7,18 @@ Options under `krt` in the shared files go to every method that has them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from ..core.config import option_names
 from ..core.errors import UserError, unknown_name
-from ..methods.base import Method
-from ..methods.krt import KRTConfig
 from ..methods.registry import method_class
 from ..training.config import make_config
 
@@ -68,9 +65,12 @@ class Preset:
     published: Published
 
 
-def all_presets() -> dict[str, Preset]:
+@cache
+def all_presets() -> Mapping[str, Preset]:
     """Every preset by its name, sorted by folder and then by row."""
-    return dict(_presets())
+    rows = files(__package__) / "rows"
+    found = [preset for entry in rows.iterdir() if entry.is_dir() for preset in _read_folder(rows, entry)]
+    return MappingProxyType({one.name: one for one in sorted(found, key=lambda one: one.name.split("/"))})
 
 
 def find_preset(name: str) -> Preset:
@@ -79,7 +79,7 @@ def find_preset(name: str) -> Preset:
     Raises:
         UserError: there is no such preset.
     """
-    presets = _presets()
+    presets = all_presets()
     if name not in presets:
         folder = name.partition("/")[0]
         raise unknown_name("preset", name, [one for one in presets if one.startswith(f"{folder}/")] or presets)
@@ -92,19 +92,14 @@ def preset_group(name: str) -> list[Preset]:
     Raises:
         UserError: there is no such group.
     """
-    found = [preset for preset in _presets().values() if name in preset.groups]
+    presets = all_presets().values()
+    found = [preset for preset in presets if name in preset.groups]
     if not found:
-        raise unknown_name("group of presets", name, group_names())
+        raise unknown_name("group of presets", name, {group for preset in presets for group in preset.groups})
     return found
 
 
-def group_names() -> dict[str, int]:
-    """Every group with the number of its rows."""
-    counts = Counter(group for preset in _presets().values() for group in preset.groups)
-    return dict(sorted(counts.items()))
-
-
-def preset_values(preset: Preset, data: str | None) -> dict[str, Any]:
+def preset_values(preset: Preset, data: object) -> dict[str, Any]:
     """The settings and options that run a preset, as `make_config` takes them.
 
     Arguments:
@@ -115,45 +110,27 @@ def preset_values(preset: Preset, data: str | None) -> dict[str, Any]:
     """
     if data is None:
         raise UserError(f"preset {preset.name} needs --data {preset.kind}:PATH")
-    return deepcopy(dict(preset.values)) | {"data": data, "preset": preset.name}
+    return {**preset.values, "data": data, "preset": preset.name}
 
 
-@cache
-def _presets() -> Mapping[str, Preset]:
-    return read_presets(files(__package__) / "rows")
+def _read_folder(rows: Traversable, folder: Traversable) -> list[Preset]:
+    protocol = _read(folder / _PROTOCOL)
+    kind = protocol["kind"]
+    layers = [_read(rows / "paper.yaml"), _read(rows / f"{kind}.yaml"), protocol]
+    presets = []
+    for file in folder.iterdir():
+        if file.name != _PROTOCOL:
+            row, name = _read(file), f"{folder.name}/{file.name.removesuffix('.yaml')}"
+            figures = row["published"]
+            published = Published(**{**figures, "sessions": tuple(figures.get("sessions", ()))})
+            values = _resolve(name, layers, row["settings"])
+            presets.append(Preset(name, row["about"], (*row["groups"], folder.name), kind, values, published))
+    return presets
 
 
-def read_presets(rows: Traversable) -> dict[str, Preset]:
-    """Read the presets of a folder with the layout of `rows`.
-
-    Raises:
-        ValueError: a file has an unknown key or a setting that no run takes.
-    """
-    paper = _read_shared(rows / "paper.yaml")
-    found = [preset for entry in rows.iterdir() if entry.is_dir() for preset in _folder(rows, entry, paper)]
-    return {preset.name: preset for preset in sorted(found, key=lambda preset: preset.name.split("/"))}
-
-
-def _folder(rows: Traversable, folder: Traversable, paper: Mapping[str, Any]) -> list[Preset]:
-    protocol = _read_shared(folder / _PROTOCOL, "kind")
-    layers = [paper, _read_shared(rows / f"{protocol['kind']}.yaml"), protocol]
-    own = [file for file in folder.iterdir() if file.name.endswith(".yaml") and file.name != _PROTOCOL]
-    return [_preset(folder.name, protocol["kind"], layers, file) for file in own]
-
-
-def _preset(folder: str, kind: str, layers: Sequence[Mapping[str, Any]], file: Traversable) -> Preset:
-    row = _read(file, ("about", "groups", "settings", "published"))
-    name = f"{folder}/{file.name.removesuffix('.yaml')}"
-    method = method_class(row["settings"]["method"])
-    try:
-        values = _resolve(method, layers, row["settings"])
-    except UserError as error:  # the files are part of the package, so it is not the user's mistake
-        raise ValueError(f"preset {name}: {error}") from error
-    return Preset(name, row["about"], (*row["groups"], folder), kind, values, _published(name, row["published"]))
-
-
-def _resolve(method: type[Method], layers: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve(name: str, layers: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the settings of all layers, and give them the types that they have in a run's config.yaml."""
+    method = method_class(own["method"])
     settings: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for layer in layers:
@@ -161,29 +138,12 @@ def _resolve(method: type[Method], layers: Sequence[Mapping[str, Any]], own: Map
         options |= {key: value for key, value in layer["krt"].items() if key in option_names(method.Config)}
     settings |= {**method.setting_defaults, **own}
     settings["options"] = options | own.get("options", {})
-    made = make_config(settings).to_dict()
+    made = make_config(settings, where=f"preset {name}").to_dict()
     return {key: made[key] for key in settings} | {
         "options": {key: made["options"][key] for key in settings["options"]}
     }
 
 
-def _published(name: str, figures: Mapping[str, Any]) -> Published:
-    _check_keys(name, figures, option_names(Published))
-    return Published(**{**figures, "sessions": tuple(figures.get("sessions", ()))})
-
-
-def _read_shared(file: Traversable, *further: str) -> dict[str, Any]:
-    values = _read(file, ("settings", "krt", *further))
-    _check_keys(f"krt of {file.name}", values["krt"], option_names(KRTConfig))
-    return values
-
-
-def _read(file: Traversable, keys: Iterable[str]) -> dict[str, Any]:
+def _read(file: Traversable) -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    _check_keys(file.name, values, keys)
     return values
-
-
-def _check_keys(where: str, values: Mapping[str, object], allowed: Iterable[str]) -> None:
-    if unknown := set(values) - set(allowed):
-        raise ValueError(f"Got the keys {sorted(unknown)} in {where}, expected some of {list(allowed)}")

@@ -79,7 +79,7 @@ def relevance(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tenso
     Returns:
         (n, h, w), at least 0.
     """
-    attention = _attention(tagger)
+    attention: Any = tagger.attention
     weights = attention.weights(features).detach().requires_grad_()  # (t, 1, heads, h * w + 1 or 2)
     with torch.enable_grad():
         embeddings = attention.embed(features, weights)
@@ -106,18 +106,18 @@ def explain(
         most: maximum number of tags.
 
     Raises:
-        UserError: the model has no maps, or a number is out of range.
+        UserError: the model has no maps.
     """
     check_has_maps(run)
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise UserError(f"threshold: got {threshold}, expected 0 to 1")
-    if most < 1:
-        raise UserError(f"maximum number of tags: got {most}, expected at least 1")
     tagger, images = run.method.tagger, run.prepare(pixels[None])
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
         features = tagger.backbone(images)  # (1, C, h, w)
-    is_tag, best_first = _are_tags(run, scores, threshold), np.argsort(-scores, kind="stable")
+    if threshold is None and run.thresholds is not None:
+        is_tag = scores > run.thresholds
+    else:
+        is_tag = scores >= (THRESHOLD if threshold is None else threshold)
+    best_first = np.argsort(-scores, kind="stable")
     shown = [int(column) for column in best_first if is_tag[column]][:most] or [int(best_first[0])]
     maps = _maps(tagger, features, shown).numpy()
     tags = [
@@ -125,13 +125,6 @@ def explain(
         for column, one in zip(shown, maps, strict=True)
     ]
     return Explanation(pixels, tuple(tags), *_session_attention(tagger, features))
-
-
-def _are_tags(run: TrainedRun, scores: NDArray[np.float32], threshold: float | None) -> NDArray[np.bool_]:
-    """(K,), by the given threshold, else by those stored with the model, else by the default."""
-    if threshold is None and run.thresholds is not None:
-        return np.asarray(scores > run.thresholds)
-    return np.asarray(scores >= (THRESHOLD if threshold is None else threshold))
 
 
 def check_has_maps(run: TrainedRun) -> None:
@@ -168,9 +161,3 @@ def _session_attention(tagger: Tagger, features: Tensor) -> tuple[NDArray[np.flo
         return np.zeros((0, height, width), np.float32), np.zeros((0, 0), np.float32)
     weights = tagger.attention.weights(features)[:, 0, :, : height * width]  # (t, heads, h * w)
     return weights.mean(1).reshape(-1, height, width).numpy(), weights.sum(2).numpy()
-
-
-def _attention(tagger: Tagger) -> Any:
-    if tagger.attention is None:
-        raise ValueError("Got a tagger with linear heads, expected one with cross-attention")
-    return tagger.attention

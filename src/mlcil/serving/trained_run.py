@@ -17,7 +17,7 @@ from ..core.errors import UserError
 from ..core.state import State, part_of
 from ..data.augmentation import normalise
 from ..data.decoding import decode, resized
-from ..data.pixels import DecodedPixels, MemoryPixels
+from ..data.pixels import MemoryPixels
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.metrics import Floats
 from ..methods.base import Method
@@ -99,15 +99,7 @@ class TrainedRun:
 
 
 def open_run(path: Path, session: int | None = None) -> TrainedRun:
-    """Load the model of a run; neither its data nor its pretrained weights need to exist any more.
-
-    Arguments:
-        path: folder of the run.
-        session: take the model after this session, counted from 1; None for the last one that is finished.
-
-    Raises:
-        UserError: the folder holds no run, the session is not finished, or a file is damaged.
-    """
+    """Load the model of a run; see `mlcil.load`."""
     if not (path / "config.yaml").is_file():
         raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
     config = make_config(read_config(path / "config.yaml"), where=str(path / "config.yaml"))
@@ -124,13 +116,8 @@ def open_run(path: Path, session: int | None = None) -> TrainedRun:
 
 
 def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
-    """Decode image files and resize them as for training, uint8 (N, size, size, 3).
-
-    Raises:
-        BadImage: a file cannot be decoded; it is a `UserError` that names the file.
-    """
-    store = DecodedPixels([str(path) for path in paths], run.config.settings.image_size)
-    return store[np.arange(len(paths))]
+    """Decode image files and resize them as for training, uint8 (N, size, size, 3)."""
+    return np.stack([decode(str(path), run.config.settings.image_size) for path in paths])
 
 
 def _as_list(images: Picture | Sequence[Picture]) -> Sequence[Picture]:
@@ -148,12 +135,8 @@ def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple
         with torch.random.fork_rng(devices=[]):  # initial weights are drawn at random before they are overwritten
             method, _ = prepare_method(blank, len(classes))
             method.load_state(State(part_of(state.tensors, "method."), state.values["method"]))
-        if sum(method.tagger.sizes) != len(classes):
-            raise ValueError(f"heads for {sum(method.tagger.sizes)} classes, names for {len(classes)}")
         found = state.values.get("calibration")
         calibration = None if found is None else Calibration.from_values(found)
-        if calibration is not None and len(calibration.thresholds) != len(classes):
-            raise ValueError(f"calibration of {len(calibration.thresholds)} classes, names for {len(classes)}")
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"checkpoint {file} does not fit the run's config.yaml: {reason[:200]}") from error

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
-from ..data.loading import Batch, Feed, shard
+from ..data.features import Feed
+from ..data.loading import Batch, shard
 from ..methods.base import TrainingSet
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.randomness import Stream, derive_seed
 from ..core.state import State, part_of, prefixed
-from ..data.loading import Feed
+from ..data.features import Feed
 from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
 from .bases import SharedBase, base_name

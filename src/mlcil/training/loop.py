@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
-from ..data.loading import Batch, Feed, plan_epoch
+from ..data.features import Feed
+from ..data.loading import Batch, plan_epoch
 from ..methods.base import LOSS_SCALE, Method, TrainingSet
 from .checkpoint_clock import CheckpointClock
 from .config import RunSettings

@@ -16,9 +16,9 @@ from ..core.cache import DiskCache
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
-from ..data.features import KeptStem, Views
+from ..data.features import Feed, KeptStem, Views
 from ..data.images import UNKNOWN, DataSet, LabelledImages
-from ..data.loading import Feed, PixelFeed, Preparation
+from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
