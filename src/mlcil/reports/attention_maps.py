@@ -18,7 +18,8 @@ from ..data.images import PRESENT, LabelledImages
 from ..data.sources import load
 from ..serving.explanation import MOST, check_has_maps, explain
 from ..serving.trained_run import TrainedRun, open_run, read_images
-from .explanation_drawing import draw, save
+from .explanation_drawing import draw
+from .style import save_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +56,8 @@ def explain_files(
         raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
     for image, picture, file in zip(images, pixels, files, strict=True):
         explanation = replace(explain(run, picture, threshold, most), pixels=_in_proportion(picture, image))
-        save(draw(explanation, f"{image.name} after session {run.session}"), file)
+        figure = draw(explanation, f"{image.name} after session {run.session}")
+        save_png(figure, file, dpi=figure.dpi)
     return files
 
 
