@@ -11,7 +11,7 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.core.state import prefixed
-from mlcil.evaluation.results import SessionFacts, evaluate
+from mlcil.evaluation.results import evaluate
 from mlcil.evaluation.scores import ScoredImages
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, Tagger
@@ -54,7 +54,7 @@ def stored(method, folder, **changes):
     tensors, values = run.method.state()
     tensors, values = prefixed("method.", tensors), {"method": values}
     scored = ScoredImages(np.eye(7, dtype=np.float32), np.eye(7, dtype=np.int8), np.arange(7), CLASSES)
-    result = evaluate(scored, [], SessionFacts(20, 1.0, 0, {}))
+    result = evaluate(scored, [], images=20, train_seconds=1.0, bytes_kept=0, notes={})
     for number in (1, 2, 3):
         save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, values | {"result": asdict(result)})
     return folder

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from mlcil.core.errors import UserError
 from mlcil.evaluation.paired import ClassDifference, Difference, Interval
-from mlcil.evaluation.results import HEADER, RunResult, SessionFacts, evaluate, load_results, write_results
+from mlcil.evaluation.results import HEADER, RunResult, evaluate, load_results, write_results
 from mlcil.evaluation.scores import ScoredImages, save_scores, scores_file
 from mlcil.reports.comparison import RunComparison, compare_runs, comparison_view, verdict
 from mlcil.training.config import make_config
@@ -27,7 +27,7 @@ def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1
         scores = (signal * LABELS + noise).astype(np.float32)[rows][:, columns]
         names = tuple(NAMES[column] for column in columns)
         scored = ScoredImages(scores, labels, rows, names)
-        sessions.append(evaluate(scored, sessions, SessionFacts(40, 3.0, 0, {})))
+        sessions.append(evaluate(scored, sessions, images=40, train_seconds=3.0, bytes_kept=0, notes={}))
         save_scores(scores_file(folder, number), scored)
     values = make_config({"method": method, "seed": seed, "options": options}).to_dict()
     (folder / "config.yaml").write_text(yaml.safe_dump(values))
