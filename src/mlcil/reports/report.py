@@ -90,9 +90,6 @@ def _commands(group: Group) -> list[str]:
 
 def _launched(run: RunRecord) -> Iterator[str]:
     for launch in run.launches:
-        command = launch.get("command")
-        if isinstance(command, list) and command:
-            first, *rest = map(str, command)
-            if first.endswith("child.py"):  # started by a grid, whose own command is shown
-                continue
+        first, *rest = launch["command"]
+        if not first.endswith("child.py"):  # otherwise a grid started it, whose own command is shown
             yield shlex.join(["mlcil" if first.endswith(("mlcil", "__main__.py")) else first, *rest])
