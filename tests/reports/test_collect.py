@@ -171,7 +171,7 @@ def test_paths_that_are_missing_or_empty_become_a_line_each(tmp_path):
 def test_nothing_to_report_is_a_mistake_of_the_user(tmp_path):
     with pytest.raises(UserError, match="no run was named"):
         collect([])
-    with pytest.raises(UserError, match=r"nothing to report: .*x does not exist \(and 1 more\)$"):
+    with pytest.raises(UserError, match=r"found no run: .*x does not exist \(and 1 more\)$"):
         collect([tmp_path / "x", tmp_path])
 
 

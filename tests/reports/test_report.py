@@ -155,7 +155,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path):
 
 
 def test_no_run_is_the_users_mistake_and_writes_nothing(tmp_path):
-    with pytest.raises(UserError, match="nothing to report"):
+    with pytest.raises(UserError, match="found no run"):
         write_report([tmp_path], tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -19,7 +19,7 @@ from ..data.sources import load
 from ..serving.explanation import MOST, check_has_maps, explain
 from ..serving.trained_run import TrainedRun, open_run, read_images
 from .explanation_drawing import draw
-from .style import save_png
+from .style import free_name, save_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,8 @@ def explain_files(
     run = open_run(run_path, session)
     check_has_maps(run)
     pixels = read_images(run, images)
-    files = [out / f"{name}-explained.png" for name in _unique([image.stem for image in images])]
+    taken: set[str] = set()
+    files = [out / f"{free_name(image.stem, taken)}-explained.png" for image in images]
     if own := {file.resolve() for file in files} & {image.resolve() for image in images}:
         raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
     for image, picture, file in zip(images, pixels, files, strict=True):
@@ -136,14 +137,3 @@ def _pixels(images: LabelledImages, row: int, size: int) -> NDArray[np.uint8]:
     if images.pixels is not None:
         return resized(Image.fromarray(images.pixels[row]), size)
     return decode(images.paths[row], size)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    taken: list[str] = []
-    for name in names:
-        number, free = 1, name
-        while free in taken:
-            number += 1
-            free = f"{name}-{number}"
-        taken.append(free)
-    return taken

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from ..serving.explanation import Explanation, Tag
-from .style import INK, SOFT, cut, styled
+from .style import INK, SOFT, cut, house_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ COLUMNS, MOST_COLUMNS = 5, 9  # panels in a row: of tags, and of sessions
 _HEAT = "inferno"
 
 
-@styled
+@house_style()
 def draw(explanation: Explanation, title: str) -> Figure:
     """The picture, a panel per tag, and below them the attention of each session.
 

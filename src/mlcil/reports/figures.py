@@ -21,13 +21,13 @@ from .style import (
     Look,
     canvas,
     cut,
+    house_style,
     legend,
     legend_height,
     looks,
     mark,
     numbered_look,
     panel,
-    styled,
 )
 from .table import fixed, spreads
 from .tables import class_counts
@@ -40,13 +40,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-@styled
+@house_style()
 def map_curves(collection: Collection, setting: str) -> Figure | None:
-    """mAP over the number of classes seen: a line per group, with a band of one deviation over seeds.
-
-    Returns:
-        None if the groups have only one session, which makes no line.
-    """
+    """mAP over the number of classes seen: a line per group, with a band of one deviation over seeds."""
     members = looks(collection, setting)
     steps = class_counts([group for group, _ in members])
     if len(steps) < 2:
@@ -135,13 +131,9 @@ def forgetting_per_class(group: Group) -> dict[str, float]:
     return {name: one.mean for name, one in lost.items()}
 
 
-@styled
+@house_style()
 def forgetting_strips(collection: Collection, setting: str) -> Figure | None:
-    """A strip per group with a dot per old class, which shows how much of its best AP the class has lost.
-
-    Returns:
-        None if no group has an old class.
-    """
+    """A strip per group with a dot per old class, which shows how much of its best AP the class has lost."""
     lost = [(group, look, forgetting_per_class(group)) for group, look in looks(collection, setting)]
     lost = [entry for entry in lost if entry[2]]
     if not lost:
@@ -220,7 +212,7 @@ def _losses(run: RunRecord) -> _Losses:
     return _Losses(terms, starts)
 
 
-@styled
+@house_style()
 def losses(group: Group) -> Figure | None:
     """Each term of the loss over the epochs of all sessions; the first seed in bold, the others as thin lines."""
     runs = [_losses(run) for run in group.shown]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..evaluation.results import RunResult
 from .runs import Group
-from .style import PAPER, canvas, cut, panel, styled
+from .style import PAPER, canvas, cut, house_style, panel
 from .table import spreads
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def ap_matrix(group: Group) -> tuple[list[str], Floats]:
     return longest.classes, np.array(ap)
 
 
-@styled
+@house_style()
 def heat_map(group: Group) -> Figure | None:
     """AP of each class (rows) after each session (columns), mean over seeds; None for a single session."""
     names, ap = ap_matrix(group)

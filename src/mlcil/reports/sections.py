@@ -6,7 +6,6 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ from .attention_maps import maps_for_report
 from .figures import forgetting_strips, losses, map_curves
 from .heat_maps import heat_map
 from .runs import Collection, Group
-from .style import save_png, to_inline, to_svg
+from .style import free_name, save_png, to_inline, to_svg
 from .table import Table, to_csv, to_latex, to_markdown
 from .tables import cost, environment, forgetting, per_class, pseudo_labels, published, sessions, summary
 
@@ -115,7 +114,7 @@ class SectionWriter:
 
     def __init__(self, collection: Collection, out: Path, say: Callable[[str], None]) -> None:
         self.collection, self.out, self.say = collection, out, say
-        self.files: set[str] = set()
+        self.files: dict[str, set[str]] = {"tables": set(), "figures": set()}
 
     def sections(self, images: int) -> list[Section]:
         """Every section that has something to show, in reading order."""
@@ -208,7 +207,4 @@ class SectionWriter:
     def _free_name(self, folder: str, name: str) -> str:
         """The name made fit for a file, with a number if another file of the folder has it."""
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80]
-        numbered = (f"{slug}-{number}" if number > 1 else slug for number in count(1))
-        free = next(one for one in numbered if f"{folder}/{one}" not in self.files)
-        self.files.add(f"{folder}/{free}")
-        return free
+        return free_name(slug, self.files[folder])

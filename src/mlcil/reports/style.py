@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.files import write_atomically
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .runs import Collection, Group
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 WIDTH = 960  # pixels available to a figure on the page
 # Paper is not quite white, so that replacing its colour leaves white numbers on dark cells alone.
@@ -64,7 +61,7 @@ class Look(NamedTuple):
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw in our style, whatever the user's own matplotlib style is."""
+    """Draw in our style, whatever the user's own matplotlib style is; for a block or, as a decorator, a function."""
     from matplotlib import rc_context
     from matplotlib.style import context
 
@@ -72,17 +69,6 @@ def house_style() -> Iterator[None]:
         # The browser has glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         yield
-
-
-def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that it draws in the house style."""
-
-    @wraps(draw)
-    def in_style(*args: P.args, **options: P.kwargs) -> T:
-        with house_style():
-            return draw(*args, **options)
-
-    return in_style
 
 
 def numbered_look(index: int, mark: str = "") -> Look:
@@ -161,6 +147,13 @@ def legend_height(labels: int, columns: int) -> float:
 def cut(name: str, width: int) -> str:
     """The name, cut to at most `width` characters."""
     return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """The name of a file, with a number if it is taken already; it is added to `taken`."""
+    free = next(one for number in count(1) if (one := name if number == 1 else f"{name}-{number}") not in taken)
+    taken.add(free)
+    return free
 
 
 def save_png(figure: Figure, file: Path, dpi: float = 200) -> None:
