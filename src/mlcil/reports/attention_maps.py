@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..core.errors import UserError
 from ..data.decoding import BadImage, decode, resized
-from ..data.images import PRESENT, LabelledImages
+from ..data.images import PRESENT
 from ..data.sources import load
 from ..serving.explanation import MOST, check_has_maps, explain
 from ..serving.trained_run import TrainedRun, open_run, read_images
@@ -36,7 +36,6 @@ def explain_files(
     """Draw the maps of image files, one PNG each.
 
     Arguments:
-        run_path: the folder of the run.
         out: the folder to write to; the picture of x.jpg is called x-explained.png.
         session: use the model after this session; None for the last one.
         threshold: draw tags with at least this score; None for the thresholds stored with the model, or 0.8.
@@ -81,7 +80,10 @@ def pick_test_images(run: TrainedRun, count: int) -> list[tuple[str, NDArray[np.
     chosen: list[tuple[str, NDArray[np.uint8], tuple[str, ...]]] = []
     for row in _by_variety(present, sessions):
         try:
-            picture = _pixels(test, row, settings.image_size)
+            if test.pixels is None:
+                picture = decode(test.paths[row], settings.image_size)
+            else:
+                picture = resized(Image.fromarray(test.pixels[row]), settings.image_size)
         except BadImage:
             continue  # the run may have skipped it too
         chosen.append((test.paths[row], picture, tuple(run.classes[column] for column in np.flatnonzero(present[row]))))
@@ -131,9 +133,3 @@ def _by_variety(present: NDArray[np.bool_], sessions: NDArray[np.int64]) -> Iter
         yield best
         shown |= present[best]
         left = left[left != best]
-
-
-def _pixels(images: LabelledImages, row: int, size: int) -> NDArray[np.uint8]:
-    if images.pixels is not None:
-        return resized(Image.fromarray(images.pixels[row]), size)
-    return decode(images.paths[row], size)

@@ -54,8 +54,7 @@ def compare_runs(
     """Compare two runs, or two sets of runs that are paired by their seeds.
 
     Arguments:
-        first: run folders, or folders that hold run folders; together they are one experiment.
-        second: the same for the other side.
+        first, second: run folders, or folders that hold run folders; each side is one experiment.
         session: compare after this session. None for the last one after which all runs know the same classes, so
             that a joint run is compared with the end of the others.
         resamples: how often to resample the test images.

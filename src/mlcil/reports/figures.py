@@ -6,11 +6,11 @@ Each function returns None where there is nothing to draw.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..evaluation.metrics import Floats
 from .runs import Collection, Group, RunRecord
 from .style import (
     GRID,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Floats = NDArray[np.float64]
 
 
 @house_style()
@@ -189,17 +187,19 @@ def _name_strip(axes: Axes, group: Group, values: dict[str, float], middle: floa
     ]
 
 
-class _Losses(NamedTuple):
+Course = tuple[list[float], list[float]]  # epochs, counted from 1 over all sessions, and losses
+
+
+def _starts(run: RunRecord) -> list[int]:
+    """The number of epochs before each session."""
+    sessions = [line["session"] for line in run.epochs]
+    return [sessions.index(session) for session in dict.fromkeys(sessions)]
+
+
+def _terms(run: RunRecord) -> dict[str, Course]:
     """The loss terms of a run over all epochs, with a gap between two sessions."""
-
-    terms: dict[str, tuple[list[float], list[float]]]  # epochs, counted from 1 over all sessions, and losses
-    starts: list[int]  # the number of epochs before each session
-
-
-def _losses(run: RunRecord) -> _Losses:
-    lines = run.epochs
-    starts = [done for done, line in enumerate(lines) if done == 0 or line["session"] != lines[done - 1]["session"]]
-    terms: dict[str, tuple[list[float], list[float]]] = {}
+    lines, starts = run.epochs, _starts(run)
+    terms: dict[str, Course] = {}
     for done, line in enumerate(lines):
         for term, value in line["losses"].items():
             epochs, values = terms.setdefault(term, ([], []))
@@ -209,50 +209,45 @@ def _losses(run: RunRecord) -> _Losses:
                 values.append(np.nan)
             epochs.append(done + 1)
             values.append(value)
-    return _Losses(terms, starts)
+    return terms
 
 
 @house_style()
 def losses(group: Group) -> Figure | None:
     """Each term of the loss over the epochs of all sessions; the first seed in bold, the others as thin lines."""
-    runs = [_losses(run) for run in group.shown]
+    runs = [_terms(run) for run in group.shown]
     first = runs[0]
-    numbers = [value for run in runs for _, values in run.terms.values() for value in values if np.isfinite(value)]
-    if not first.terms or len(numbers) < 2:
+    numbers = [value for terms in runs for _, values in terms.values() for value in values if np.isfinite(value)]
+    if not first or len(numbers) < 2:
         return None
     columns = 2
-    below = 48 + legend_height(len(first.terms), columns)
-    figure = canvas(300, 190 + below)
+    figure = canvas(300, 190 + 48 + legend_height(len(first), columns))
     axes = panel(figure, 54, 10, 240, 180)
-    for run in reversed(runs):
-        for index, term in enumerate(run.terms):
-            _draw_term(axes, run, term, index, is_first=run is first)
-    _frame_losses(axes, first, numbers)
+    for terms in reversed(runs):
+        for index, (name, course) in enumerate(terms.items()):
+            _draw_term(axes, name, course, index, is_first=terms is first)
+    _frame_losses(axes, _starts(group.shown[0]), numbers)
     legend(figure, axes, columns, left=4)
     return figure
 
 
-def _draw_term(axes: Axes, run: _Losses, term: str, index: int, is_first: bool) -> None:
-    epochs, values = run.terms[term]
-    style = numbered_look(index)
-    alone = np.isfinite(values).sum() == 1
+def _draw_term(axes: Axes, name: str, course: Course, index: int, is_first: bool) -> None:
     axes.plot(
-        epochs,
-        values,
-        color=style.colour,
+        *course,
+        color=numbered_look(index).colour,
         linestyle=("-", (0, (5, 1.5)), (0, (2, 1.2)))[index % 3],
-        marker="o" if alone else "",
+        marker="o" if np.isfinite(course[1]).sum() == 1 else "",
         linewidth=1.8 if is_first else 0.7,
         alpha=1 if is_first else 0.55,
-        label=cut(term, 15) if is_first else None,
+        label=cut(name, 15) if is_first else None,
         zorder=3 if is_first else 2,
     )
 
 
-def _frame_losses(axes: Axes, run: _Losses, values: Sequence[float]) -> None:
+def _frame_losses(axes: Axes, starts: Sequence[int], values: Sequence[float]) -> None:
     from matplotlib.ticker import MaxNLocator, NullLocator
 
-    for start in run.starts[1:]:
+    for start in starts[1:]:
         axes.axvline(start + 0.5, color=SOFT, linewidth=0.7, linestyle=(0, (1, 2.5)), zorder=1)
     if min(values) > 0 and max(values) >= 100 * min(values):
         axes.set_yscale("log")
@@ -262,5 +257,5 @@ def _frame_losses(axes: Axes, run: _Losses, values: Sequence[float]) -> None:
     else:
         axes.set_ylim(min(0.0, *values), None)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.set_xlabel("epoch; dotted lines separate sessions" if len(run.starts) > 1 else "epoch", labelpad=4)
+    axes.set_xlabel("epoch; dotted lines separate sessions" if len(starts) > 1 else "epoch", labelpad=4)
     axes.grid(axis="y", color=GRID, linewidth=1)
