@@ -65,22 +65,14 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure on the page.
+    """A figure on the page, which a reader may filter by setting and method."""
 
-    Attributes:
-        key: the name of its file without the ending.
-        caption: the text above it.
-        svg: the element.
-        picture: a picture as a data URI, instead of the element.
-        method, setting: what a reader may filter by; the method is empty if the figure shows several.
-    """
-
-    key: str
+    key: str  # the name of its file without the ending
     caption: str
     setting: str
-    method: str = ""
+    method: str = ""  # empty if the figure shows several
     svg: Markup | str = ""
-    picture: str = ""
+    picture: str = ""  # a picture as a data URI, instead of the SVG
 
 
 @dataclass(frozen=True)

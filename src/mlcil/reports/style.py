@@ -47,13 +47,9 @@ _STYLE: dict[Any, Any] = {
 
 
 class Look(NamedTuple):
-    """How a group is drawn in all figures of a collection.
+    """How a group is drawn in all figures of a collection."""
 
-    Attributes:
-        mark: the tag of its artists, by which the page can hide them.
-    """
-
-    mark: str
+    mark: str  # the tag of its artists, by which the page can hide them
     colour: str
     dash: Any
     marker: str

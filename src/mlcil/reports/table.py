@@ -27,16 +27,11 @@ _LATEX |= {"±": "$\\pm$", "…": "\\ldots{}"}
 
 @dataclass(frozen=True)
 class Spread:
-    """A number measured with several seeds.
-
-    Attributes:
-        deviation: the sample deviation (n - 1); None for one seed.
-        decimals: how many to show.
-    """
+    """A number measured with several seeds."""
 
     mean: float
-    deviation: float | None
-    decimals: int = 1
+    deviation: float | None  # the sample deviation (n - 1); None for one seed
+    decimals: int = 1  # how many to show
 
 
 Cell = str | int | float | Spread | None
@@ -53,20 +48,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table with its texts."""
 
-    Attributes:
-        name: what its files are called.
-        note: what a reader must know, in a sentence or two.
-        methods: the method that a whole column belongs to, by the column's heading.
-    """
-
-    name: str
+    name: str  # what its files are called
     title: str
-    note: str
+    note: str  # what a reader must know, in a sentence or two
     headings: list[str]
     rows: list[Row]
-    methods: Mapping[str, str] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)  # to which a whole column belongs, by its heading
 
     def is_text(self, column: int) -> bool:
         """Whether a column holds text, which is aligned left and sorted from A to Z."""
