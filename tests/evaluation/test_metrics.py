@@ -111,12 +111,6 @@ def test_a_threshold_per_class_is_as_good_as_moving_the_scores(scores, labels):
     assert f1_scores(scores, labels, np.full(3, 0.25)) == f1_scores(scores, labels, 0.25)
 
 
-@pytest.mark.parametrize("thresholds", [np.zeros(2), np.zeros((12, 3)), np.zeros((1, 3))])
-def test_there_must_be_a_threshold_for_each_class(thresholds):
-    with pytest.raises(ValueError, match="expected one per class"):
-        f1_scores(np.zeros(SHAPE), np.zeros(SHAPE, np.int8), thresholds)
-
-
 def test_calibration_error_by_hand():
     scores, labels = np.array([[0.1, 0.3], [0.6, 0.9]]), np.array([[0, 1], [1, 1]], np.int8)
     # Below 0.5 the mean score is 0.2 and half are present; above, 0.75 and all: (2 * 0.3 + 2 * 0.25) / 4.
@@ -140,12 +134,6 @@ def test_unknown_labels_are_left_out_of_the_calibration_error():
     scores, labels = column(0.1, 0.9, 7.0), column(0, 0, -1)
     assert expected_calibration_error(scores, labels, bins=2) == pytest.approx(0.5)
     assert expected_calibration_error(scores, column(-1, -1, -1)) == 0
-
-
-@pytest.mark.parametrize("score", [-0.01, 1.01, np.inf])
-def test_only_probabilities_have_a_calibration_error(score):
-    with pytest.raises(ValueError, match=r"expected probabilities in 0\.\.1"):
-        expected_calibration_error(column(0.5, score), column(0, 1))
 
 
 def test_a_class_without_a_positive_counts_in_of1_only():
@@ -174,13 +162,11 @@ def test_forgetting_and_backward_transfer_by_hand():
         ]
     )
     lost = forgetting(matrix)
-    np.testing.assert_allclose(lost.per_class, [-0.3, -0.1, 0, NAN, NAN], atol=1e-12)
-    assert lost.mean == pytest.approx(-0.4 / 3)
+    np.testing.assert_allclose(lost, [-0.3, -0.1, 0, NAN, NAN], atol=1e-12)
     assert backward_transfer(matrix) == pytest.approx((-0.3 + 0.2 + 0.2) / 3)
 
 
-@pytest.mark.parametrize("matrix", [np.ones((2, 1)), np.ones((2, 0)), np.ones((0, 3)), np.full((2, 3), NAN)])
+@pytest.mark.parametrize("matrix", [np.ones((2, 1)), np.ones((0, 3)), np.full((2, 3), NAN)])
 def test_without_old_classes_nothing_is_forgotten(matrix):
-    assert forgetting(matrix).mean == 0.0
-    assert np.isnan(forgetting(matrix).per_class).all()
+    assert np.isnan(forgetting(matrix)).all()
     assert backward_transfer(matrix) == 0.0

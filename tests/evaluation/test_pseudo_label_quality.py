@@ -37,8 +37,3 @@ def test_nothing_claimed_and_nothing_there_have_no_ratio():
     nothing = pseudo_label_quality(np.zeros((2, 2), bool), np.zeros((2, 2), np.int8))
     assert nothing["precision"] is None
     assert nothing["recall"] is None
-
-
-def test_another_shape_is_a_mistake():
-    with pytest.raises(ValueError, match="shape"):
-        pseudo_label_quality(np.zeros((2, 2), bool), np.zeros((2, 3), np.int8))

@@ -6,13 +6,13 @@ import pytest
 
 from mlcil.core.errors import UserError
 from mlcil.evaluation.calibration import Calibration
-from mlcil.evaluation.results import RunResult, SessionFacts, evaluate, load_results, session_from_dict, write_results
+from mlcil.evaluation.results import RunResult, ap_matrix, evaluate, load_results, session_from_dict, write_results
 from mlcil.evaluation.scores import ScoredImages
 
 # After session 1 class "a" is ranked perfectly, after session 2 it is not.
 FIRST = ([[0.9], [0.1]], [[1], [0]], "a")
 SECOND = ([[0.1, 0.2, 0.3], [0.7, 0.9, 0.3], [0.6, 0.95, 0.3]], [[1, 0, 0], [0, 1, 0], [0, 1, 0]], "abn")
-FACTS = SessionFacts(images=12, train_seconds=2.5, bytes_kept=7, notes={"threshold": 0.7})
+FACTS = {"images": 12, "train_seconds": 2.5, "bytes_kept": 7, "notes": {"threshold": 0.7}}
 
 
 def scored(scores, labels, names):
@@ -20,8 +20,8 @@ def scored(scores, labels, names):
 
 
 def two_sessions(notes=None):
-    one = evaluate(scored(*FIRST), [], FACTS._replace(notes=notes or {}))
-    return [one, evaluate(scored(*SECOND), [one], FACTS)]
+    one = evaluate(scored(*FIRST), [], **FACTS | {"notes": notes or {}})
+    return [one, evaluate(scored(*SECOND), [one], **FACTS)]
 
 
 def a_run(sessions, finished=True):
@@ -61,8 +61,8 @@ def test_a_session_in_percent():
 
 def test_stored_thresholds_and_calibration_stand_beside_the_fixed_thresholds():
     calibration = Calibration(np.array([0.05, 0.8, 0.5]), np.array([2.0, 4.0, 4.0]), np.array([0.0, 1.0, 1.0]))
-    found = evaluate(scored(*SECOND), [], FACTS, calibration.thresholds, calibration)
-    plain = evaluate(scored(*SECOND), [], FACTS)
+    found = evaluate(scored(*SECOND), [], **FACTS, thresholds=calibration.thresholds, calibration=calibration)
+    plain = evaluate(scored(*SECOND), [], **FACTS)
     assert found.thresholds == {"a": 0.05, "b": 0.8, "n": 0.5}
     assert (found.temperature, found.shift) == (4, 1)
     assert found.metrics["ECE"] != found.metrics["ECE calibrated"]
@@ -74,7 +74,7 @@ def test_stored_thresholds_and_calibration_stand_beside_the_fixed_thresholds():
 
 
 def test_thresholds_of_a_method_need_no_calibration():
-    found = evaluate(scored(*FIRST), [], FACTS, np.array([0.95]))
+    found = evaluate(scored(*FIRST), [], **FACTS, thresholds=np.array([0.95]))
     assert found.thresholds == {"a": 0.95}
     assert found.metrics["OF1@stored"] == 0
     assert "ECE calibrated" not in found.metrics
@@ -82,8 +82,8 @@ def test_thresholds_of_a_method_need_no_calibration():
 
 def test_scores_that_are_no_probabilities_have_no_calibration_error():
     _, labels, names = FIRST
-    assert evaluate(scored([[2.7], [0.3]], labels, names), [], FACTS).metrics["ECE"] is None
-    rounded = evaluate(scored([[1 + 1e-7], [-1e-7]], labels, names), [], FACTS)
+    assert evaluate(scored([[2.7], [0.3]], labels, names), [], **FACTS).metrics["ECE"] is None
+    rounded = evaluate(scored([[1 + 1e-7], [-1e-7]], labels, names), [], **FACTS)
     assert rounded.metrics["ECE"] == pytest.approx(0, abs=1e-4)
 
 
@@ -93,11 +93,12 @@ def test_a_run_has_averages_and_the_history_of_each_class():
     assert run.average_map == pytest.approx((100 + 200 / 3) / 2)
     assert run.classes == ["a", "b", "n"]
     nan = float("nan")
-    np.testing.assert_allclose(run.ap_matrix(), [[100, 100 / 3], [nan, 100], [nan, nan]])
+    np.testing.assert_allclose(
+        ap_matrix(run.classes, [one.ap for one in run.sessions]), [[100, 100 / 3], [nan, 100], [nan, nan]]
+    )
     assert run.forgetting_per_class() == {"a": run.sessions[1].metrics["forgetting"]}
     before = a_run([], finished=False)
     assert (before.average_map, before.last_map, before.classes) == (None, None, [])
-    assert before.forgetting_per_class() == {}
 
 
 def test_a_result_comes_back_from_its_file_and_resuming_changes_no_bit(tmp_path):
@@ -106,7 +107,7 @@ def test_a_result_comes_back_from_its_file_and_resuming_changes_no_bit(tmp_path)
     write_results(tmp_path / "results.json", run)
     restored = load_results(tmp_path)
     assert restored == run
-    assert evaluate(scored(*SECOND), restored.sessions[:1], FACTS) == two
+    assert evaluate(scored(*SECOND), restored.sessions[:1], **FACTS) == two
     assert session_from_dict(json.loads(json.dumps(asdict(two)))) == two
     record = json.loads((tmp_path / "results.json").read_text())
     assert (record["average_map"], record["last_map"]) == (run.average_map, run.last_map)
@@ -132,18 +133,7 @@ def test_whatever_a_method_notes_is_json(tmp_path):
 
 def test_nothing_to_measure_is_the_users_mistake():
     with pytest.raises(UserError, match="no test image shows any of the 1 seen classes"):
-        evaluate(scored([[0.0]], [[0]], "a"), [], FACTS)
-
-
-def test_names_must_match_the_columns():
-    with pytest.raises(ValueError, match="for 2 classes"):
-        evaluate(scored([[0.5]], [[1]], "ab"), [], FACTS)
-
-
-def broken(**changes):
-    record = asdict(a_run(two_sessions()))
-    record["sessions"][1] |= changes
-    return json.dumps(record)
+        evaluate(scored([[0.0]], [[0]], "a"), [], **FACTS)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +141,10 @@ def broken(**changes):
     [
         ("{", "not valid JSON"),
         ("\xff", "not valid JSON"),
-        ("[]", r"it should be RunResult, got \[\]"),
-        ("{}", "it lacks method, data"),
-        (json.dumps(asdict(a_run([])) | {"sessions": [1]}), "an entry of sessions should be SessionResult, got 1"),
-        (broken(metrics={}), "the metrics of a session lack mAP"),
-        (broken(metrics={"mAP": "high"}), "mAP in metrics should be float, got 'high'"),
-        (broken(classes="abc"), "classes should be list, got 'abc'"),
-        (broken(session=None), "session should be int, got None"),
+        ("[]", "not the result of a run"),
+        ("{}", "not the result of a run of this version: 'method'"),
+        (json.dumps(asdict(a_run([])) | {"sessions": [1]}), "not the result of a run"),
+        (json.dumps(asdict(a_run([])) | {"sessions": [{"session": 1}]}), "a session has other fields .*'classes'"),
     ],
 )
 def test_a_broken_file_is_the_users_mistake(tmp_path, text, message):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from mlcil.evaluation.results import HEADER, RunResult, SessionFacts, SessionResult, evaluate, write_results
+from mlcil.evaluation.results import HEADER, RunResult, SessionResult, evaluate, write_results
 from mlcil.evaluation.scores import ScoredImages
 from mlcil.training.config import make_config
 
@@ -78,7 +78,7 @@ def made_sessions(method: str, seed: int, counts: Sequence[int], names: Sequence
         skill = np.where(np.arange(count) < first, 0.1, 0.4)
         scores = rng.random((60, count)) * 0.6 + labels * skill
         scored = ScoredImages(scores.astype(np.float32), labels, np.arange(60), tuple(names[:count]))
-        sessions.append(evaluate(scored, sessions, SessionFacts(IMAGES, SECONDS, KEPT, {})))
+        sessions.append(evaluate(scored, sessions, images=IMAGES, train_seconds=SECONDS, bytes_kept=KEPT, notes={}))
     return sessions
 
 

@@ -11,12 +11,13 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.core.state import prefixed
-from mlcil.evaluation.results import SessionFacts, evaluate
+from mlcil.evaluation.results import evaluate
 from mlcil.evaluation.scores import ScoredImages
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, Tagger
 from mlcil.reports.attention_maps import explain_files, maps_for_report, pick_test_images
-from mlcil.reports.explanation_drawing import draw, enlarged, peak, save
+from mlcil.reports.explanation_drawing import draw, enlarged, peak
+from mlcil.reports.style import save_png
 from mlcil.serving.explanation import Explanation, Tag, class_activation, explain, relevance
 from mlcil.serving.trained_run import TrainedRun, open_run
 from mlcil.training.config import make_config
@@ -53,7 +54,7 @@ def stored(method, folder, **changes):
     tensors, values = run.method.state()
     tensors, values = prefixed("method.", tensors), {"method": values}
     scored = ScoredImages(np.eye(7, dtype=np.float32), np.eye(7, dtype=np.int8), np.arange(7), CLASSES)
-    result = evaluate(scored, [], SessionFacts(20, 1.0, 0, {}))
+    result = evaluate(scored, [], images=20, train_seconds=1.0, bytes_kept=0, notes={})
     for number in (1, 2, 3):
         save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, values | {"result": asdict(result)})
     return folder
@@ -218,7 +219,7 @@ def test_a_drawing_has_a_panel_for_the_picture_each_tag_and_each_session(tmp_pat
     written = texts(figure)
     assert {"cat  0.93", "dog  0.93", "session 2", "session 5:"} <= set(written)
     assert f"{100 * explanation.attention[2].sum():.0f} % on patches" in written
-    save(figure, tmp_path / "drawing.png")
+    save_png(figure, tmp_path / "drawing.png", dpi=figure.dpi)
     with Image.open(tmp_path / "drawing.png") as image:
         assert image.width == 1200
         assert len(set(np.asarray(image.convert("L")).ravel().tolist())) > 50
@@ -237,7 +238,7 @@ def test_names_in_any_script_and_a_map_of_nothing_can_be_drawn(tmp_path):
     explanation = explanation_of(["$5 & $6", "日本", "a class of a very very long name"], 1)
     blank = [tag._replace(map=np.zeros((3, 3), np.float32)) for tag in explanation.tags]
     figure = draw(Explanation(explanation.pixels, tuple(blank), explanation.attention, explanation.by_head), "日本")
-    save(figure, tmp_path / "drawing.png")
+    save_png(figure, tmp_path / "drawing.png", dpi=figure.dpi)
     assert "$5 & $6  0.93" in texts(figure)
     assert "a class of a very ver…  0.93" in texts(figure)
 

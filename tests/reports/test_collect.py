@@ -121,7 +121,7 @@ def break_config(folder):
 
 
 def break_environment(folder):
-    (folder / "environment.json").write_text('{"launches": 3}')
+    (folder / "environment.json").write_text('{"launches": [')
 
 
 def not_begun(folder):
@@ -139,10 +139,10 @@ def lacks_a_field(folder):
 BROKEN = {
     break_results: "not valid JSON",
     break_config: "not valid YAML",
-    break_environment: "not a list of launches",
+    break_environment: "environment.json is not valid JSON",
     not_begun: "no session is finished yet",
     no_session: "no session is finished yet",
-    lacks_a_field: "lacks classes, new_classes",
+    lacks_a_field: "missing 12 required",
 }
 
 
@@ -171,7 +171,7 @@ def test_paths_that_are_missing_or_empty_become_a_line_each(tmp_path):
 def test_nothing_to_report_is_a_mistake_of_the_user(tmp_path):
     with pytest.raises(UserError, match="no run was named"):
         collect([])
-    with pytest.raises(UserError, match=r"nothing to report: .*x does not exist \(and 1 more\)$"):
+    with pytest.raises(UserError, match=r"found no run: .*x does not exist \(and 1 more\)$"):
         collect([tmp_path / "x", tmp_path])
 
 

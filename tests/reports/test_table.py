@@ -9,7 +9,6 @@ from rich.console import Console
 
 from mlcil.reports.table import (
     Row,
-    Seeds,
     Spread,
     Table,
     cell_text,
@@ -51,8 +50,6 @@ def test_values_over_seeds_have_a_mean_and_a_sample_deviation():
         (12, "12", "12.0"),
         (1.25, "1.2", "1.25"),
         (-0.01, "0.0", "-0.01"),
-        (Seeds(3, 3), "3", "3.0"),
-        (Seeds(2, 3), "2 of 3", "2.0"),
         (Spread(-4.44, 0.5), "-4.4 ± 0.5", "-4.44"),
         (Spread(-0.01, 0.0), "0.0 ± 0.0", "-0.01"),
         (Spread(0.1234, None, decimals=3), "0.123", "0.1234"),
@@ -122,18 +119,18 @@ def test_csv_has_plain_numbers_and_a_column_for_deviations():
         "k",
         "t",
         "",
-        ["name", "last", "seeds", "published", "runs"],
+        ["name", "last", "published", "runs"],
         [
-            Row(['a, "b"', Spread(82.123456, 0.25), Seeds(2, 3), 70.2, 4]),
-            Row(["c", Spread(-0.00001, None), Seeds(1, 1), None, 5]),
-            Row(["d", 1.5, Seeds(0, 1), None, 6]),
+            Row(['a, "b"', Spread(82.123456, 0.25), 70.2, 4]),
+            Row(["c", Spread(-0.00001, None), None, 5]),
+            Row(["d", 1.5, None, 6]),
         ],
     )
     assert list(csv.reader(io.StringIO(to_csv(table)))) == [
-        ["name", "last", "last deviation", "seeds", "seeds started", "published", "runs"],
-        ['a, "b"', "82.1235", "0.25", "2", "3", "70.2", "4"],
-        ["c", "0.0", "", "1", "1", "", "5"],
-        ["d", "1.5", "", "0", "1", "", "6"],
+        ["name", "last", "last deviation", "published", "runs"],
+        ['a, "b"', "82.1235", "0.25", "70.2", "4"],
+        ["c", "0.0", "", "", "5"],
+        ["d", "1.5", "", "", "6"],
     ]
 
 

@@ -63,26 +63,23 @@ class Calibration:
     shifts: Floats = field(default_factory=_none)
     parts: tuple[Part, ...] = ()
 
-    def extended(self, scores: Array, labels: Array, first: int, images: int | None = None) -> Calibration:
+    def extended(self, scores: Array, labels: Array, images: int) -> Calibration:
         """The calibration after one more session, whose images make older classes rarer among all images.
 
         Arguments:
-            scores: (V, K) in 0..1, of the images set aside, after the session; V may be 0.
+            scores: (V, K) in 0..1, of the images set aside, after the session; V may be 0. The columns beyond those
+                calibrated so far belong to the session's classes.
             labels: (V, K) of 1, 0 or -1.
-            first: the first new column, which is the number of classes calibrated so far.
-            images: the number of images of the whole session; V if not given.
+            images: the number of images of the whole session.
 
         Raises:
             ValueError: the shapes do not fit or a score is NaN.
         """
         check_scores(scores, labels)
-        if first != len(self.thresholds) or not first < scores.shape[1]:
-            raise ValueError(
-                f"got columns {first} to {scores.shape[1]} after {len(self.thresholds)} calibrated classes"
-            )
+        first = len(self.thresholds)
         some = slice(None, None, -(-len(scores) // MOST_IMAGES) or 1)
         new, truth = scores[some, first:].astype(np.float32), labels[some, first:].astype(np.int8)
-        parts = (*self.parts, Part(new, truth, max(images or len(scores), 1)))
+        parts = (*self.parts, Part(new, truth, max(images, 1)))
         seen = sum(part.images for part in parts)
         weights = [absence_weights(part.labels, seen / part.images) for part in parts]
         both = list(zip(parts, weights, strict=True))
@@ -93,8 +90,6 @@ class Calibration:
 
     def probabilities(self, scores: Array) -> Floats:
         """sigmoid(logit(score) / temperature + shift), (N, K) -> (N, K); each class keeps its ranking."""
-        if scores.ndim != 2 or scores.shape[1] != len(self.temperatures):
-            raise ValueError(f"got scores {scores.shape}, expected (images, {len(self.temperatures)})")
         logits = _logit(np.clip(np.asarray(scores, np.float64), 0, 1))
         return _sigmoid(logits / self.temperatures + self.shifts)
 
@@ -105,25 +100,13 @@ class Calibration:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Calibration:
-        """The inverse of `to_values`.
-
-        Raises:
-            ValueError: the values are not three lists of the same length, or a temperature is not above 0.
-        """
-        try:
-            parts = tuple(
-                Part(np.array(scores, np.float32).reshape(-1, n), np.array(labels, np.int8).reshape(-1, n), images)
-                for scores, labels, n, images in values["parts"]
-            )
-            thresholds, temperatures, shifts = (np.array(values[name], np.float64) for name in _NUMBERS)
-            found = cls(thresholds, temperatures, shifts, parts)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"calibration is incomplete: {error}") from error
-        if thresholds.ndim != 1 or not thresholds.shape == temperatures.shape == shifts.shape:
-            raise ValueError(f"calibration of {thresholds.shape}, {temperatures.shape} and {shifts.shape} classes")
-        if not (temperatures > 0).all():
-            raise ValueError("calibration has a temperature that is not above 0")
-        return found
+        """The inverse of `to_values`."""
+        parts = tuple(
+            Part(np.array(scores, np.float32).reshape(-1, n), np.array(labels, np.int8).reshape(-1, n), images)
+            for scores, labels, n, images in values["parts"]
+        )
+        thresholds, temperatures, shifts = (np.array(values[name], np.float64) for name in _NUMBERS)
+        return cls(thresholds, temperatures, shifts, parts)
 
 
 def stored_thresholds(own: Floats | None, calibration: Calibration | None) -> Floats | None:
@@ -148,18 +131,17 @@ def absence_weights(labels: Array, rarity: float) -> Floats:
     return np.where(labels == 1, 1.0, (rarity - share) / (1 - share))
 
 
-def class_thresholds(scores: Array, labels: Array, weights: Floats | None = None) -> Floats:
+def class_thresholds(scores: Array, labels: Array, weights: Floats) -> Floats:
     """The threshold of each class with the best F1; with too few positives, the best for all classes together.
 
     Arguments:
         scores: (V, K).
         labels: (V, K) of 1, 0 or -1.
-        weights: (V, K), how often each entry counts; once if not given.
+        weights: (V, K), how often each entry counts.
 
     Returns:
         (K,); all are 0.5 if no class is present.
     """
-    weights = np.ones(labels.shape) if weights is None else weights
     pooled = best_threshold(scores.ravel(), labels.ravel(), weights.ravel())
     has_enough = (labels == 1).sum(axis=0) >= FEWEST_POSITIVES
     own = [
@@ -169,7 +151,7 @@ def class_thresholds(scores: Array, labels: Array, weights: Floats | None = None
     return np.array([NO_POSITIVE if value is None else value for value in own], np.float64)
 
 
-def best_threshold(scores: Array, labels: Array, weights: Floats | None = None) -> float | None:
+def best_threshold(scores: Array, labels: Array, weights: Floats) -> float | None:
     """The threshold at which `score > threshold` has the best F1; the highest of them if there are several.
 
     It lies midway between two neighbouring scores of known label, or between 0 and the lowest such score.
@@ -177,14 +159,13 @@ def best_threshold(scores: Array, labels: Array, weights: Floats | None = None) 
     Arguments:
         scores: (n,).
         labels: (n,) of 1, 0 or -1; unknown entries are ignored.
-        weights: (n,), how often each entry counts; once if not given.
+        weights: (n,), how often each entry counts.
 
     Returns:
         The threshold, or None without a positive.
     """
     known = labels >= 0
-    values, truth = np.asarray(scores[known], np.float64), labels[known] == 1
-    counts = np.ones(len(values)) if weights is None else weights[known]
+    values, truth, counts = np.asarray(scores[known], np.float64), labels[known] == 1, weights[known]
     if not truth.any():
         return None
     distinct, place = np.unique(values, return_inverse=True)  # (D,) rising, (n,)
@@ -198,15 +179,8 @@ def best_threshold(scores: Array, labels: Array, weights: Floats | None = None) 
     return min(below + (above - below) / 2, math.nextafter(above, -math.inf))
 
 
-class Scaling(NamedTuple):
-    """From scores to probabilities: sigmoid(logit(score) / temperature + shift)."""
-
-    temperature: float
-    shift: float
-
-
-def best_scaling(scores: Array, labels: Array, weights: Floats | None = None) -> Scaling:
-    """The scaling with the least negative log-likelihood, kept near the identity where there are few images.
+def best_scaling(scores: Array, labels: Array, weights: Floats) -> tuple[float, float]:
+    """The temperature and shift with the least negative log-likelihood, kept near 1 and 0 where there are few images.
 
     A few images can often be separated without an error, and then the likelihood asks for a temperature of 0. So half
     the squares of 1 / temperature - 1 and of the shift are added, which about ten images outweigh. The sum is convex,
@@ -215,10 +189,10 @@ def best_scaling(scores: Array, labels: Array, weights: Floats | None = None) ->
     Arguments:
         scores: (V, K) in 0..1.
         labels: (V, K) of 1, 0 or -1.
-        weights: (V, K), how often each entry counts; once if not given.
+        weights: (V, K), how often each entry counts.
     """
     known = labels >= 0
-    counts = np.ones(labels.shape)[known] if weights is None else weights[known]
+    counts = weights[known]
     logits, truth = _logit(np.clip(np.asarray(scores, np.float64)[known], _EDGE, 1 - _EDGE)), labels[known] == 1
     order = np.lexsort((counts, truth, logits))  # so that rounding does not depend on the order of the images
     counts, truth = counts[order], truth[order]
@@ -232,7 +206,7 @@ def best_scaling(scores: Array, labels: Array, weights: Floats | None = None) ->
         step = np.linalg.solve(curvature, gradient)
         found = found - step / max(1.0, float(np.abs(step).max()))
         found[0] = min(max(found[0], math.exp(-_LOG_LIMIT)), math.exp(_LOG_LIMIT))
-    return Scaling(1 / float(found[0]), float(found[1]))
+    return 1 / float(found[0]), float(found[1])
 
 
 def _at_least(place: NDArray[np.intp], counts: Floats, length: int) -> Floats:

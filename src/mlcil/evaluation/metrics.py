@@ -69,7 +69,8 @@ def calibration_error(found: Measurement) -> NamedValues:
 
 def change_of_old_classes(found: Measurement) -> NamedValues:
     """Forgetting and backward transfer: negative values are loss, and both are 0 without old classes."""
-    yield "forgetting", forgetting(found.ap).mean
+    lost = forgetting(found.ap)
+    yield "forgetting", _mean(lost[~np.isnan(lost)])
     yield "BWT", backward_transfer(found.ap)
 
 
@@ -82,13 +83,6 @@ class F1(NamedTuple):
     cf1: float  # mean of per-class F1, as in KRT's code
     cf1_of_means: float  # from the mean precision and the mean recall
     of1: float  # from counts pooled over all classes
-
-
-class Forgetting(NamedTuple):
-    """AP now minus the best AP ever; never above 0."""
-
-    per_class: Floats  # (K,), NaN for a class that is not old or has no AP now
-    mean: float  # over the old classes; 0 if there are none
 
 
 def average_precision(scores: Array, labels: Array) -> Floats:
@@ -123,8 +117,6 @@ def f1_scores(scores: Array, labels: Array, threshold: float | Floats) -> F1:
         threshold: one for all classes, or (K,) thresholds, which are compared in double precision.
     """
     check_scores(scores, labels)
-    if np.ndim(threshold) and np.shape(threshold) != scores.shape[1:]:
-        raise ValueError(f"got thresholds {np.shape(threshold)} for scores {scores.shape}, expected one per class")
     predicted = scores > threshold
     hit = (predicted & (labels == 1)).sum(axis=0)  # (K,)
     claimed = (predicted & (labels >= 0)).sum(axis=0)
@@ -151,32 +143,29 @@ def expected_calibration_error(scores: Array, labels: Array, bins: int = 15) -> 
     Returns:
         A value in 0..1; 0 if no label is known.
 
-    Raises:
-        ValueError: the shapes differ, or a score is NaN or not in 0..1.
     """
     check_scores(scores, labels)
     known = labels >= 0
     if not known.any():
         return 0.0
     probabilities = np.asarray(scores, np.float64)[known]
-    low, high = float(probabilities.min()), float(probabilities.max())
-    if low < 0 or high > 1:
-        raise ValueError(f"got scores from {low:g} to {high:g}, expected probabilities in 0..1")
     place = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
     gaps = np.bincount(place, weights=probabilities - (labels[known] == 1), minlength=bins)  # (bins,) summed
     return float(np.abs(gaps).sum() / len(probabilities))
 
 
-def forgetting(matrix: Floats) -> Forgetting:
-    """AP after the last session minus the best AP that each old class ever had.
+def forgetting(matrix: Floats) -> Floats:
+    """AP after the last session minus the best AP that each old class ever had; never above 0.
 
     Arguments:
         matrix: (K, T) AP of each class after each session, NaN where it was not seen or has no positive.
+
+    Returns:
+        (K,), NaN for a class that is not old or has no AP now.
     """
-    old, best = _old(matrix), np.full(len(matrix), np.nan)
-    best[old] = np.nanmax(matrix[old], axis=1) if old.any() else np.nan
-    per_class = np.where(old, _last(matrix) - best, np.nan)
-    return Forgetting(per_class, _mean(per_class[old]))
+    old, lost = _old(matrix), np.full(len(matrix), np.nan)
+    lost[old] = matrix[old, -1] - np.nanmax(matrix[old], axis=1)
+    return lost
 
 
 def backward_transfer(matrix: Floats) -> float:
@@ -189,19 +178,14 @@ def backward_transfer(matrix: Floats) -> float:
         The mean, 0 without old classes.
     """
     old = matrix[_old(matrix)]
-    first = np.argmin(np.isnan(old), axis=1) if len(old) else np.zeros(0, np.intp)
-    return _mean(_last(old) - old[np.arange(len(old)), first])
+    first = np.argmin(np.isnan(old), axis=1)
+    return _mean(old[:, -1] - old[np.arange(len(old)), first])
 
 
 def _old(matrix: Floats) -> NDArray[np.bool_]:
     """(K,) true for a class that has an AP now and had one before the last session."""
     seen = ~np.isnan(matrix)
-    return np.asarray(seen[:, :-1].any(axis=1) & ~np.isnan(_last(matrix)))
-
-
-def _last(matrix: Floats) -> Floats:
-    # Before the first session there is no last column: every class is then unseen.
-    return matrix[:, -1] if matrix.shape[1] else np.full(len(matrix), np.nan)
+    return np.asarray(seen[:, :-1].any(axis=1) & seen[:, -1])
 
 
 def _average_precision(known: Array, positive: Array) -> float:

@@ -89,14 +89,11 @@ def paired_difference(pairs: Sequence[Pair], resamples: int = 1000, level: float
 
     Raises:
         UserError: classes, test images or labels differ, no class has a positive, or `resamples` is too small.
-        ValueError: there is no pair, `level` is out of range, or a score is NaN.
 
     Notes:
         With P seeds the variance between them is underestimated by the factor (P - 1) / P, as in every
         bootstrap of P values; with one seed it is not covered at all.
     """
-    if not pairs or not 0 < level < 1:
-        raise ValueError(f"got {len(pairs)} pairs and level {level}, expected at least 1 and 0 < level < 1")
     if resamples < FEWEST_RESAMPLES:
         raise UserError(f"resamples: got {resamples}, expected at least {FEWEST_RESAMPLES}")
     pairs, without = _comparable(pairs)

@@ -19,8 +19,6 @@ def pseudo_label_quality(pseudo: NDArray[np.bool_], truth: NDArray[np.int8]) -> 
         images, per_image, true_per_image, precision (None without a pseudo label) and recall (None without a true
         label).
     """
-    if pseudo.shape != truth.shape:
-        raise ValueError(f"Got pseudo labels {pseudo.shape} for labels {truth.shape}, expected the same shape")
     right = int((pseudo & (truth == PRESENT)).sum())
     claimed = right + int((pseudo & (truth == ABSENT)).sum())
     present = int((truth == PRESENT).sum())

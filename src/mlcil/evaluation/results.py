@@ -7,11 +7,10 @@ compared with an uninterrupted one bit for bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 
@@ -39,10 +38,6 @@ class SessionResult:
     train_seconds: float
     bytes_kept: int  # size of the tensors that the method keeps for the next session, including the model
     notes: dict[str, Any]  # what the method reports about the session
-
-    def __post_init__(self) -> None:
-        if self.metrics.get("mAP") is None:
-            raise ValueError("the metrics of a session lack mAP")
 
     @property
     def map(self) -> float:
@@ -85,13 +80,9 @@ class RunResult:
         """The mAP after the latest session; None before the first."""
         return self.sessions[-1].map if self.sessions else None
 
-    def ap_matrix(self) -> Floats:
-        """(K, T) AP in percent of each class after each session; NaN if unseen or without a positive."""
-        return _ap_matrix(self.classes, [session.ap for session in self.sessions])
-
     def forgetting_per_class(self) -> dict[str, float]:
         """Latest AP minus best AP in percent points, for the old classes that have an AP."""
-        lost = forgetting(self.ap_matrix()).per_class.tolist()
+        lost = forgetting(ap_matrix(self.classes, [session.ap for session in self.sessions])).tolist()
         return {name: value for name, value in zip(self.classes, lost, strict=True) if not math.isnan(value)}
 
 
@@ -99,28 +90,22 @@ class RunResult:
 HEADER = tuple(one.name for one in fields(RunResult) if one.name not in ("bad_images", "finished", "sessions"))
 
 
-class SessionFacts(NamedTuple):
-    """What is known about a session's training besides the scores; see the fields of `SessionResult`."""
-
-    images: int
-    train_seconds: float
-    bytes_kept: int
-    notes: Mapping[str, Any]
-
-
 def evaluate(
     scored: ScoredImages,
     earlier: Sequence[SessionResult],
-    facts: SessionFacts,
+    *,
+    images: int,
+    train_seconds: float,
+    bytes_kept: int,
+    notes: Mapping[str, Any],
     thresholds: Floats | None = None,
     calibration: Calibration | None = None,
 ) -> SessionResult:
-    """Measure the model after a session.
+    """Measure the model after a session. What is not listed below becomes a field of the result.
 
     Arguments:
         scored: the test images that show a seen class, with scores for all K seen classes.
         earlier: the results of all sessions before this one.
-        facts: how the session was trained.
         thresholds: (K,), those stored with the model, if there are any.
         calibration: of the K classes, if images were set aside for it.
 
@@ -129,22 +114,22 @@ def evaluate(
     """
     names, ap = list(scored.classes), _ap_by_class(scored)
     # Earlier APs are taken as results.json holds them, so that resuming changes no bit.
-    history = _ap_matrix(names, [*(result.ap for result in earlier), ap])
+    history = ap_matrix(names, [*(result.ap for result in earlier), ap])
     probabilities = None if calibration is None else calibration.probabilities(scored.scores)
     return SessionResult(
         session=len(earlier) + 1,
         classes=names,
         new_classes=names[len(earlier[-1].classes) if earlier else 0 :],
-        images=facts.images,
+        images=images,
         test_images=len(scored.scores),
         metrics=measure(Measurement(scored.scores, scored.labels, history, thresholds, probabilities)),
         ap=ap,
         thresholds={} if thresholds is None else dict(zip(names, thresholds.tolist(), strict=True)),
         temperature=None if calibration is None else float(calibration.temperatures[-1]),
         shift=None if calibration is None else float(calibration.shifts[-1]),
-        train_seconds=float(facts.train_seconds),
-        bytes_kept=facts.bytes_kept,
-        notes=_as_json(facts.notes),
+        train_seconds=float(train_seconds),
+        bytes_kept=bytes_kept,
+        notes=_as_json(notes),
     )
 
 
@@ -163,51 +148,28 @@ def load_results(path: Path) -> RunResult:
         UserError: the file is missing, unreadable or not the result of a run.
     """
     file = path / "results.json" if path.is_dir() else path
-    result: RunResult = _from_json(read_json(file), RunResult, f"{file} is not the result of a run of this version")
-    return result
+    record = read_json(file)
+    try:
+        values = {field.name: record[field.name] for field in fields(RunResult)}
+        return RunResult(**values | {"sessions": [session_from_dict(one) for one in values["sessions"]]})
+    except (KeyError, TypeError, UserError) as error:
+        raise UserError(f"{file} is not the result of a run of this version: {error}") from None
 
 
 def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
     """The inverse of `dataclasses.asdict` for a session.
 
     Raises:
-        UserError: a field is missing or has another type.
+        UserError: another version wrote it, with other fields.
     """
-    result: SessionResult = _from_json(record, SessionResult, "this is not the result of a session of this version")
-    return result
-
-
-def _from_json(value: Any, kind: Any, problem: str, where: str = "it") -> Any:
-    """`value` checked against a type, and made an instance of it where that is a dataclass.
-
-    Raises:
-        UserError: "PROBLEM: WHERE should be ..."
-    """
-    origin, inside = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        return None if value is None else _from_json(value, inside[0], problem, where)
-    if isinstance(value, Mapping) and is_dataclass(kind):
-        make, hints = cast(Callable[..., object], kind), get_type_hints(kind)
-        if missing := [name for name in hints if name not in value]:
-            raise UserError(f"{problem}: {where} lacks {', '.join(missing)}")
-        found = {name: _from_json(value[name], hint, problem, name) for name, hint in hints.items()}
-        try:
-            return make(**found)
-        except ValueError as error:
-            raise UserError(f"{problem}: {error}") from None
-    if origin is list and isinstance(value, list):
-        return [_from_json(one, inside[0], problem, f"an entry of {where}") for one in value]
-    if origin is dict and isinstance(value, Mapping):
-        return {str(key): _from_json(one, inside[1], problem, f"{key} in {where}") for key, one in value.items()}
-    if kind is Any or type(value) is kind or (kind is float and type(value) is int):
-        return value
-    raise UserError(f"{problem}: {where} should be {getattr(origin or kind, '__name__', kind)}, got {value!r:.40}")
+    try:
+        return SessionResult(**record)
+    except TypeError as error:
+        raise UserError(f"a session has other fields than in this version: {error}") from None
 
 
 def _ap_by_class(scored: ScoredImages) -> dict[str, float | None]:
     names = scored.classes
-    if scored.scores.shape[1:] != (len(names),):
-        raise ValueError(f"got scores {scored.scores.shape} for {len(names)} classes, expected one column each")
     percent = (100 * average_precision(scored.scores, scored.labels)).tolist()  # (K,)
     ap = {name: None if math.isnan(value) else value for name, value in zip(names, percent, strict=True)}
     if all(value is None for value in ap.values()):
@@ -216,8 +178,8 @@ def _ap_by_class(scored: ScoredImages) -> dict[str, float | None]:
     return ap
 
 
-def _ap_matrix(classes: Sequence[str], columns: Sequence[Mapping[str, float | None]]) -> Floats:
-    """(K, T) with NaN where a class has no AP."""
+def ap_matrix(classes: Sequence[str], columns: Sequence[Mapping[str, float | None]]) -> Floats:
+    """(K, T) AP of each class after each session; NaN if unseen or without a positive."""
     matrix = np.full((len(classes), len(columns)), np.nan)
     for t, ap in enumerate(columns):
         for k, name in enumerate(classes):

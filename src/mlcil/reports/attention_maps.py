@@ -14,11 +14,12 @@ from PIL import Image
 
 from ..core.errors import UserError
 from ..data.decoding import BadImage, decode, resized
-from ..data.images import PRESENT, LabelledImages
+from ..data.images import PRESENT
 from ..data.sources import load
 from ..serving.explanation import MOST, check_has_maps, explain
 from ..serving.trained_run import TrainedRun, open_run, read_images
-from .explanation_drawing import draw, save
+from .explanation_drawing import draw
+from .style import free_name, save_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +36,6 @@ def explain_files(
     """Draw the maps of image files, one PNG each.
 
     Arguments:
-        run_path: the folder of the run.
         out: the folder to write to; the picture of x.jpg is called x-explained.png.
         session: use the model after this session; None for the last one.
         threshold: draw tags with at least this score; None for the thresholds stored with the model, or 0.8.
@@ -50,12 +50,14 @@ def explain_files(
     run = open_run(run_path, session)
     check_has_maps(run)
     pixels = read_images(run, images)
-    files = [out / f"{name}-explained.png" for name in _unique([image.stem for image in images])]
+    taken: set[str] = set()
+    files = [out / f"{free_name(image.stem, taken)}-explained.png" for image in images]
     if own := {file.resolve() for file in files} & {image.resolve() for image in images}:
         raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
     for image, picture, file in zip(images, pixels, files, strict=True):
         explanation = replace(explain(run, picture, threshold, most), pixels=_in_proportion(picture, image))
-        save(draw(explanation, f"{image.name} after session {run.session}"), file)
+        figure = draw(explanation, f"{image.name} after session {run.session}")
+        save_png(figure, file, dpi=figure.dpi)
     return files
 
 
@@ -78,7 +80,10 @@ def pick_test_images(run: TrainedRun, count: int) -> list[tuple[str, NDArray[np.
     chosen: list[tuple[str, NDArray[np.uint8], tuple[str, ...]]] = []
     for row in _by_variety(present, sessions):
         try:
-            picture = _pixels(test, row, settings.image_size)
+            if test.pixels is None:
+                picture = decode(test.paths[row], settings.image_size)
+            else:
+                picture = resized(Image.fromarray(test.pixels[row]), settings.image_size)
         except BadImage:
             continue  # the run may have skipped it too
         chosen.append((test.paths[row], picture, tuple(run.classes[column] for column in np.flatnonzero(present[row]))))
@@ -128,20 +133,3 @@ def _by_variety(present: NDArray[np.bool_], sessions: NDArray[np.int64]) -> Iter
         yield best
         shown |= present[best]
         left = left[left != best]
-
-
-def _pixels(images: LabelledImages, row: int, size: int) -> NDArray[np.uint8]:
-    if images.pixels is not None:
-        return resized(Image.fromarray(images.pixels[row]), size)
-    return decode(images.paths[row], size)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    taken: list[str] = []
-    for name in names:
-        number, free = 1, name
-        while free in taken:
-            number += 1
-            free = f"{name}-{number}"
-        taken.append(free)
-    return taken

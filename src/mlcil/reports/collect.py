@@ -38,7 +38,7 @@ def collect(paths: Sequence[Path]) -> Collection:
             problems += [] if is_explained else [str(error)]
     if not runs:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise UserError(f"nothing to report: {problems[0] if problems else 'no run was named'}{others}")
+        raise UserError(f"found no run: {problems[0] if problems else 'no run was named'}{others}")
     return Collection(_grouped(runs, problems), problems, list(dict.fromkeys(commands)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +11,9 @@ from rich.text import Text
 
 from ..core.errors import UserError
 from ..evaluation.paired import ClassDifference, Difference, paired_difference
-from ..evaluation.scores import ScoredImages, load_scores, scores_file
-from .collect import distinct_names
-from .runs import RunRecord, read_run
+from ..evaluation.scores import load_scores, scores_file
+from .collect import collect, distinct_names
+from .runs import RunRecord
 from .table import Row, Table, counted, fixed, to_terminal
 
 _MARK = "*"
@@ -55,8 +54,7 @@ def compare_runs(
     """Compare two runs, or two sets of runs that are paired by their seeds.
 
     Arguments:
-        first: run folders, or folders that hold run folders; together they are one experiment.
-        second: the same for the other side.
+        first, second: run folders, or folders that hold run folders; each side is one experiment.
         session: compare after this session. None for the last one after which all runs know the same classes, so
             that a joint run is compared with the end of the others.
         resamples: how often to resample the test images.
@@ -64,11 +62,11 @@ def compare_runs(
     Raises:
         UserError: there is nothing to compare, or the runs of one side differ in more than the seed.
     """
-    sides = _find_runs(first), _find_runs(second)
-    pairs, notes = _pair_up(*sides)
+    notes: list[str] = []
+    pairs = _pair_up(_find_runs(first, notes), _find_runs(second, notes), notes)
     flat = [run for pair in pairs for run in pair]
     numbers = _choose_sessions(flat, session)
-    scored = list(map(_load, flat, numbers))
+    scored = [load_scores(scores_file(run.path, number)) for run, number in zip(flat, numbers, strict=True)]
     name, other = _side_names(*pairs[0])
     try:
         difference = paired_difference(list(zip(scored[::2], scored[1::2], strict=True)), resamples)
@@ -91,16 +89,7 @@ def class_table(comparison: RunComparison) -> Table:
     title = f"{comparison.second} against {comparison.first}, {counted(count, 'class', 'classes')} after {after}"
     mean = ClassDifference("mAP", found.first, found.second, found.difference, found.interval)
     rows = [
-        Row(
-            [
-                one.name,
-                one.first,
-                one.second,
-                one.difference,
-                *one.interval,
-                _MARK if one.interval.excludes_zero else "",
-            ]
-        )
+        Row([*one[:4], *one.interval, _MARK if one.interval.excludes_zero else ""])
         for one in [*sorted(found.classes, key=lambda entry: -entry.difference), mean]
     ]
     level = _percent(found.level)
@@ -124,53 +113,32 @@ def verdict(comparison: RunComparison) -> str:
     )
 
 
-def _find_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """The runs of one side, which may differ only in the seed."""
-    runs = [read_run(folder) for path in paths for folder in _run_folders(path)]
-    first, *others = [run.identity for run in runs]
-    for key in dict.fromkeys(["method", *first]):
-        if values := {str(one.get(key)) for one in others} - {str(first.get(key))}:
-            named, got = ", ".join(map(str, paths)), ", ".join(sorted({str(first.get(key)), *values}))
-            raise UserError(f"{named}: the runs of one side differ in {key} ({got}), expected only in the seed")
-    seeds = Counter(run.result.seed for run in runs)
-    for seed in (seed for seed, count in seeds.items() if count > 1):
-        same = ", ".join(str(run.path) for run in runs if run.result.seed == seed)
-        raise UserError(f"got several runs with seed {seed} on one side, expected one: {same}")
-    return runs
-
-
-def _run_folders(path: Path) -> list[Path]:
-    if (path / "results.json").is_file():
-        return [path]
-    if not path.is_dir():
-        raise UserError(f"{path} is not a folder: name a run folder or a folder that holds run folders")
-    folders = sorted(child for child in path.iterdir() if (child / "results.json").is_file())
-    if not folders:
-        raise UserError(f"{path} holds no run: neither it nor a folder in it has a results.json")
-    return folders
+def _find_runs(paths: Sequence[Path], notes: list[str]) -> list[RunRecord]:
+    """The runs of one side by folder, which may differ only in the seed; adds a note for each that is left out."""
+    found = collect(paths)
+    notes += found.problems
+    if len(found.groups) > 1:
+        got = _listed(group.name for group in found.groups)
+        raise UserError(f"{_listed(paths)}: expected runs that differ only in the seed, got {got}")
+    return sorted(found.groups[0].runs, key=lambda run: run.path)
 
 
 def _pair_up(
-    first: Sequence[RunRecord], second: Sequence[RunRecord]
-) -> tuple[list[tuple[RunRecord, RunRecord]], list[str]]:
-    """Pairs of runs with the same seed, and a note for each side whose seeds the other side lacks."""
-    if len(first) == len(second) == 1:
-        one, other = first[0], second[0]
-        if one.result.seed == other.result.seed:
-            return [(one, other)], []
-        return [(one, other)], [f"the runs have different seeds, {one.result.seed} and {other.result.seed}"]
+    first: Sequence[RunRecord], second: Sequence[RunRecord], notes: list[str]
+) -> list[tuple[RunRecord, RunRecord]]:
+    """Pairs of runs with the same seed; adds a note for each side whose seeds the other side lacks."""
     ours, theirs = ({run.result.seed: run for run in side} for side in (first, second))
     common = [seed for seed in ours if seed in theirs]
+    if not common and len(first) == len(second) == 1:
+        notes.append(f"the runs have different seeds, {_listed(ours)} and {_listed(theirs)}")
+        return [(first[0], second[0])]
     if not common:
         raise UserError(f"the two sides have no seed in common: {_listed(ours)} and {_listed(theirs)}")
-    notes = [_left_out(*sides) for sides in ((ours, theirs), (theirs, ours)) if sides[0].keys() - sides[1].keys()]
-    return [(ours[seed], theirs[seed]) for seed in common], notes
-
-
-def _left_out(side: dict[int, RunRecord], other: dict[int, RunRecord]) -> str:
-    alone = [seed for seed in side if seed not in other]
-    word = "seed" if len(alone) == 1 else "seeds"
-    return f"{word} {_listed(alone)} of {side[alone[0]].path.parent} left out, because the other side lacks it"
+    for side, other in ((ours, theirs), (theirs, ours)):
+        if alone := [seed for seed in side if seed not in other]:
+            folder = side[alone[0]].path.parent
+            notes.append(f"of {folder}, seed {_listed(alone)} left out, because the other side lacks it")
+    return [(ours[seed], theirs[seed]) for seed in common]
 
 
 def _listed(entries: Iterable[object]) -> str:
@@ -193,13 +161,6 @@ def _choose_sessions(runs: Sequence[RunRecord], session: int | None) -> list[int
         raise UserError(f"there is no session after which all of these runs know the same classes: {paths}")
     last = max(common, key=len)
     return [numbers[last] for numbers in reached]
-
-
-def _load(run: RunRecord, session: int) -> ScoredImages:
-    file = scores_file(run.path, session)
-    if not file.exists():
-        raise UserError(f"{run.path} lacks {file.relative_to(run.path)}, the test scores to compare")
-    return load_scores(file)
 
 
 def _side_names(first: RunRecord, second: RunRecord) -> tuple[str, str]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from ..core.files import write_atomically
 from ..serving.explanation import Explanation, Tag
-from .style import INK, SOFT, cut, house_style, styled
+from .style import INK, SOFT, cut, house_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,48 +22,36 @@ COLUMNS, MOST_COLUMNS = 5, 9  # panels in a row: of tags, and of sessions
 _HEAT = "inferno"
 
 
-@styled
+@house_style()
 def draw(explanation: Explanation, title: str) -> Figure:
     """The picture, a panel per tag, and below them the attention of each session.
 
     Every tag has its own colour scale; the sessions share one.
     """
-    rows = [_Row(COLUMNS, panels) for panels in _chunks(_tag_panels(explanation), COLUMNS)]
+    rows = [(COLUMNS, panels) for panels in _chunks(_tag_panels(explanation), COLUMNS)]
     if len(explanation.attention):
         columns = min(max(len(explanation.attention) + 1, COLUMNS), MOST_COLUMNS)
-        rows += [_Row(columns, panels) for panels in _chunks(_session_panels(explanation), columns)]
+        rows += [(columns, panels) for panels in _chunks(_session_panels(explanation), columns)]
     shape = explanation.pixels.shape
     return _compose(rows, shape[0] / shape[1], title, _legend(len(explanation.attention) > 0))
-
-
-def save(figure: Figure, file: Path) -> None:
-    """Write a drawing as PNG in the width that it was laid out for."""
-    with house_style():
-        write_atomically(file, lambda partial: figure.savefig(partial, format="png"))
 
 
 Panel = Callable[["Axes"], None]
 
 
-class _Row(NamedTuple):
-    """Panels side by side, each as wide as if there were `columns` of them."""
-
-    columns: int
-    panels: list[Panel]
-
-
-def _compose(rows: Sequence[_Row], aspect: float, title: str, legend: str) -> Figure:
+def _compose(rows: Sequence[tuple[int, list[Panel]]], aspect: float, title: str, legend: str) -> Figure:
+    """Rows of panels; each panel is as wide as if its row had as many of them as the number says."""
     from matplotlib.figure import Figure
 
     head, below, words = 32, 54, 46  # pixels for the title, for the legend, and for the text above each panel
-    sides = [(WIDTH - 2 * EDGE - GAP * (row.columns - 1)) / row.columns for row in rows]
+    sides = [(WIDTH - 2 * EDGE - GAP * (columns - 1)) / columns for columns, _ in rows]
     height = head + below + sum(side * aspect + words for side in sides) + GAP * (len(rows) - 1)
     figure = Figure(figsize=(WIDTH / 100, height / 100), dpi=100, facecolor="white")
     figure.text(EDGE / WIDTH, 1 - 10 / height, title, va="top", size=12)
     top = float(head)
-    for row, side in zip(rows, sides, strict=True):
+    for (_, panels), side in zip(rows, sides, strict=True):
         top += words
-        for place, panel in enumerate(row.panels):
+        for place, panel in enumerate(panels):
             left = EDGE + place * (side + GAP)
             box = (left / WIDTH, 1 - (top + side * aspect) / height, side / WIDTH, side * aspect / height)
             panel(figure.add_axes(box))

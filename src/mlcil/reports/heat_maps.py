@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..evaluation.metrics import Floats
 from ..evaluation.results import RunResult
 from .runs import Group
-from .style import PAPER, canvas, cut, panel, styled
+from .style import PAPER, canvas, cut, house_style, panel
 from .table import spreads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 HEAT = "cividis"
 
 
@@ -30,7 +29,7 @@ def ap_matrix(group: Group) -> tuple[list[str], Floats]:
     return longest.classes, np.array(ap)
 
 
-@styled
+@house_style()
 def heat_map(group: Group) -> Figure | None:
     """AP of each class (rows) after each session (columns), mean over seeds; None for a single session."""
     names, ap = ap_matrix(group)
@@ -75,11 +74,3 @@ def _write_values(axes: Axes, ap: Floats, size: int) -> None:
             light = np.dot(np.power(colormaps[HEAT](value / 100)[:3], 2.2), (0.2126, 0.7152, 0.0722))
             ink = "#000000" if light > 0.179 else "#ffffff"  # black and white contrast equally here (WCAG)
             axes.text(t + 0.5, k + 0.5, f"{value:.0f}", ha="center", va="center_baseline", size=size, color=ink)
-
-
-def gradient() -> str:
-    """The map's colours as CSS stops, from 0 to 100."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return ", ".join(to_hex(colormaps[HEAT](stop)) for stop in np.linspace(0, 1, 9))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.files import write_text
 from .collect import collect
-from .heat_maps import gradient
-from .runs import Collection, Group, RunRecord
+from .runs import Collection, Group
 from .sections import SectionWriter
 from .style import COLOURS
 from .table import cell_text, counted, sort_key
@@ -54,7 +53,6 @@ def write_report(
         sections=SectionWriter(collection, out, say).sections(images),
         settings=collection.settings,
         colours=COLOURS,
-        gradient=gradient(),
         commands=[*commands, *collection.commands],
         groups=[(group, _commands(group)) for group in collection.groups],
         problems=collection.problems,
@@ -83,16 +81,13 @@ def _lead(collection: Collection) -> str:
 
 def _commands(group: Group) -> list[str]:
     """The commands that made the group's runs, and those that repeat them from their configuration."""
-    launched = [text for run in group.runs for text in _launched(run)]
+    launched = [_shortened(launch["command"]) for run in group.runs for launch in run.launches]
     again = [shlex.join(["mlcil", "run", str(run.path / "config.yaml"), "--out", "NEW"]) for run in group.runs]
-    return list(dict.fromkeys([*launched, *again]))
+    return list(dict.fromkeys([*filter(None, launched), *again]))
 
 
-def _launched(run: RunRecord) -> Iterator[str]:
-    for launch in run.launches:
-        command = launch.get("command")
-        if isinstance(command, list) and command:
-            first, *rest = map(str, command)
-            if first.endswith("child.py"):  # started by a grid, whose own command is shown
-                continue
-            yield shlex.join(["mlcil" if first.endswith(("mlcil", "__main__.py")) else first, *rest])
+def _shortened(command: Sequence[str]) -> str:
+    first, *rest = command
+    if first.endswith("child.py"):  # started by a grid, whose own command is shown
+        return ""
+    return shlex.join(["mlcil" if first.endswith(("mlcil", "__main__.py")) else first, *rest])

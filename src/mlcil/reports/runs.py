@@ -173,16 +173,8 @@ def read_run(folder: Path) -> RunRecord:
         result,
         flatten(read_config(folder / "config.yaml")),
         parse_lines(metrics) if metrics.exists() else [],
-        _launches(launches) if launches.exists() else [],
+        read_json(launches)["launches"] if launches.exists() else [],
     )
-
-
-def _launches(file: Path) -> list[dict[str, Any]]:
-    record = read_json(file)
-    launches = record.get("launches") if isinstance(record, dict) else None
-    if not isinstance(launches, list) or not all(isinstance(one, dict) for one in launches):
-        raise UserError(f"{file} is not a list of launches")
-    return launches
 
 
 def _data_changes(kind: str, runs: Sequence[RunRecord]) -> list[str]:

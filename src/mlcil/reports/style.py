@@ -9,10 +9,13 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..core.files import write_atomically
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -22,10 +25,7 @@ if TYPE_CHECKING:
 
     from .runs import Collection, Group
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-WIDE, NARROW = 960, 330  # pixels available to a figure on a desktop and on a phone
+WIDTH = 960  # pixels available to a figure on the page
 # Paper is not quite white, so that replacing its colour leaves white numbers on dark cells alone.
 INK, SOFT, GRID, PAPER = "#1b1f24", "#59626e", "#dfe1e3", "#fffffe"
 # Okabe and Ito's palette. A grey replaces yellow and black, which cannot be seen on white or on dark paper.
@@ -47,13 +47,9 @@ _STYLE: dict[Any, Any] = {
 
 
 class Look(NamedTuple):
-    """How a group is drawn in all figures of a collection.
+    """How a group is drawn in all figures of a collection."""
 
-    Attributes:
-        mark: the tag of its artists, by which the page can hide them.
-    """
-
-    mark: str
+    mark: str  # the tag of its artists, by which the page can hide them
     colour: str
     dash: Any
     marker: str
@@ -61,7 +57,7 @@ class Look(NamedTuple):
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw in our style, whatever the user's own matplotlib style is."""
+    """Draw in our style, whatever the user's own matplotlib style is; for a block or, as a decorator, a function."""
     from matplotlib import rc_context
     from matplotlib.style import context
 
@@ -69,17 +65,6 @@ def house_style() -> Iterator[None]:
         # The browser has glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")
         yield
-
-
-def styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that it draws in the house style."""
-
-    @wraps(draw)
-    def in_style(*args: P.args, **options: P.kwargs) -> T:
-        with house_style():
-            return draw(*args, **options)
-
-    return in_style
 
 
 def numbered_look(index: int, mark: str = "") -> Look:
@@ -160,12 +145,18 @@ def cut(name: str, width: int) -> str:
     return name if len(name) <= width else name[: width - 1] + "…"
 
 
-def to_png(figure: Figure) -> bytes:
-    """The figure on white paper at 200 dots per inch."""
-    stream = io.BytesIO()
+def free_name(name: str, taken: set[str]) -> str:
+    """The name of a file, with a number if it is taken already; it is added to `taken`."""
+    free = next(one for number in count(1) if (one := name if number == 1 else f"{name}-{number}") not in taken)
+    taken.add(free)
+    return free
+
+
+def save_png(figure: Figure, file: Path, dpi: float = 200) -> None:
+    """Write the figure on white paper, the same bytes every time."""
+    options: dict[str, Any] = {"format": "png", "dpi": dpi, "facecolor": "white", "metadata": {"Software": None}}
     with house_style():
-        figure.savefig(stream, format="png", dpi=200, facecolor="white", metadata={"Software": None})
-    return stream.getvalue()
+        write_atomically(file, lambda partial: figure.savefig(partial, **options))
 
 
 def to_svg(figure: Figure, salt: str) -> str:
@@ -193,24 +184,16 @@ def to_inline(svg: str, description: str) -> Markup:
     from markupsafe import Markup
 
     start = svg.index("<svg")
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg[start:])
-    if size is None:
-        raise ValueError("got an SVG without a viewBox, expected one made by to_svg")
+    width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0]
     body = svg[svg.index(">", start) + 1 :]
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n *", "", body, flags=re.DOTALL)
-    body = re.sub(r' (?:style|d|x|y|transform)="[^"]*"', lambda found: _lighter(found[0]), body)
+    body = re.sub(r'(?<= style=")[^"]*', lambda found: _in_page_colours(found[0]), body)
     head = Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         'viewBox="0 0 {0} {1}" style="max-width:{0}px" aria-label="{2}">'
-    ).format(*(f"{float(side):.0f}" for side in size.groups()), description)
+    ).format(width, height, description)
     return head + Markup(body)
 
 
-def _lighter(attribute: str) -> str:
-    """An attribute of an SVG element with the page's colours and font, and with fewer digits."""
-    if attribute.startswith(" style"):
-        attribute = re.sub(r"font-family: [^;\"]*(; )?", "", attribute)
-        attribute = re.sub(r"font: (?:\w+ )*?([\d.]+px) [^;\"]*", r"font-size: \1", attribute)
-        return re.sub(r"#[0-9a-f]{6}", lambda found: _PAGE.get(found[0], found[0]), attribute)
-    attribute = re.sub(r"(\d\.\d\d)\d+", r"\1", attribute)
-    return "" if attribute.startswith(' transform="rotate(-0 ') else attribute
+def _in_page_colours(style: str) -> str:
+    return re.sub(r"#[0-9a-f]{6}", lambda found: _PAGE.get(found[0], found[0]), style)

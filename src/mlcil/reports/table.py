@@ -10,7 +10,7 @@ import io
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
@@ -27,26 +27,14 @@ _LATEX |= {"±": "$\\pm$", "…": "\\ldots{}"}
 
 @dataclass(frozen=True)
 class Spread:
-    """A number measured with several seeds.
-
-    Attributes:
-        deviation: the sample deviation (n - 1); None for one seed.
-        decimals: how many to show.
-    """
+    """A number measured with several seeds."""
 
     mean: float
-    deviation: float | None
-    decimals: int = 1
+    deviation: float | None  # the sample deviation (n - 1); None for one seed
+    decimals: int = 1  # how many to show
 
 
-class Seeds(NamedTuple):
-    """How many of the runs that were started are finished."""
-
-    finished: int
-    started: int
-
-
-Cell = str | int | float | Spread | Seeds | None
+Cell = str | int | float | Spread | None
 
 
 @dataclass(frozen=True)
@@ -60,20 +48,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table with its texts."""
 
-    Attributes:
-        name: what its files are called.
-        note: what a reader must know, in a sentence or two.
-        methods: the method that a whole column belongs to, by the column's heading.
-    """
-
-    name: str
+    name: str  # what its files are called
     title: str
-    note: str
+    note: str  # what a reader must know, in a sentence or two
     headings: list[str]
     rows: list[Row]
-    methods: Mapping[str, str] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)  # to which a whole column belongs, by its heading
 
     def is_text(self, column: int) -> bool:
         """Whether a column holds text, which is aligned left and sorted from A to Z."""
@@ -110,12 +92,10 @@ def fixed(value: float, decimals: int = 1) -> str:
 
 
 def cell_text(cell: Cell) -> str:
-    """What a reader sees, such as "82.1 ± 0.4" over seeds, "2 of 3" or a dash for nothing."""
+    """What a reader sees, such as "82.1 ± 0.4" over seeds, or a dash for nothing."""
     if isinstance(cell, Spread):
         parts = [cell.mean] if cell.deviation is None else [cell.mean, cell.deviation]
         return " ± ".join(fixed(part, cell.decimals) for part in parts)
-    if isinstance(cell, Seeds):
-        return str(cell.finished) if cell.finished == cell.started else f"{cell.finished} of {cell.started}"
     if isinstance(cell, float):
         return fixed(cell)
     return NOTHING if cell is None else str(cell)
@@ -123,11 +103,9 @@ def cell_text(cell: Cell) -> str:
 
 def sort_key(cell: Cell) -> str:
     """What the page sorts a column by: a number where the cell is one, otherwise its text; empty for nothing."""
-    if isinstance(cell, Spread | Seeds):
-        return repr(float(_pair(cell)[0]))
     if cell is None or isinstance(cell, str):
         return cell or ""
-    return repr(float(cell))
+    return repr(float(cell.mean if isinstance(cell, Spread) else cell))
 
 
 def to_terminal(table: Table) -> TerminalTable:
@@ -159,32 +137,27 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The table with plain numbers: deviations, and runs started, have a column of their own."""
-    columns = [[row.cells[index] for row in table.rows] for index in range(len(table.headings))]
-    extras = [_extra_column(column) for column in columns]
+    """The table with plain numbers: deviations have a column of their own."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    named = zip(table.headings, extras, strict=True)
-    writer.writerow(name for heading, extra in named for name in [heading, *([f"{heading} {extra}"] if extra else [])])
-    for row in table.rows:
-        both = zip(row.cells, extras, strict=True)
-        writer.writerow(text for cell, extra in both for text in _csv_texts(cell)[: 2 if extra else 1])
+    columns = [_csv_columns(name, [row.cells[k] for row in table.rows]) for k, name in enumerate(table.headings)]
+    writer.writerows(zip(*(texts for column in columns for texts in column), strict=True))
     return out.getvalue()
 
 
-def _extra_column(cells: Iterable[Cell]) -> str:
-    """The name of the second CSV column that these cells need; empty if they need none."""
-    kinds = {type(cell) for cell in cells}
-    return "deviation" if Spread in kinds else "started" if Seeds in kinds else ""
+def _csv_columns(heading: str, cells: Sequence[Cell]) -> list[list[str]]:
+    """The texts of a column and its heading, and of a second column if the cells have deviations."""
+    columns = [[heading, *(_csv_text(cell.mean if isinstance(cell, Spread) else cell) for cell in cells)]]
+    if any(isinstance(cell, Spread) for cell in cells):
+        deviations = [cell.deviation if isinstance(cell, Spread) else None for cell in cells]
+        columns.append([f"{heading} deviation", *map(_csv_text, deviations)])
+    return columns
 
 
-def _csv_texts(cell: Cell) -> list[str]:
-    values = _pair(cell) if isinstance(cell, Spread | Seeds) else (cell, None)
-    return [repr(round(one, 4) + 0.0) if isinstance(one, float) else "" if one is None else str(one) for one in values]
-
-
-def _pair(cell: Spread | Seeds) -> tuple[float, float | None]:
-    return (cell.mean, cell.deviation) if isinstance(cell, Spread) else cell
+def _csv_text(value: str | float | None) -> str:
+    if isinstance(value, float):
+        return repr(round(value, 4) + 0.0)
+    return "" if value is None else str(value)
 
 
 def _escape_markdown(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..evaluation.results import RunResult
 from .runs import Collection, Group, RunRecord
-from .table import NOTHING, Cell, Row, Seeds, Table, fixed, shorten, spread, spreads
+from .table import NOTHING, Cell, Row, Table, fixed, shorten, spread, spreads
 
 # What a preset publishes: the metric, and the field of `Published` that holds it.
 _PUBLISHED = {"average mAP": "average_map", "last mAP": "last_map", "CF1@0.8": "cf1", "OF1@0.8": "of1"}
@@ -61,7 +61,7 @@ def summary(collection: Collection) -> Table:
     for group in _by_setting(collection):
         buffer = group.runs[0].result.buffer
         cells: list[Cell] = [int(buffer) if buffer.isdecimal() else buffer]
-        cells += [Seeds(len(group.finished), len(group.runs))]
+        cells += [len(group.finished), len(group.runs) - len(group.finished) or None]
         cells += [spread(final_value(run.result, name) for run in group.finished) for name in metrics]
         rows.append((group, cells))
     note = (
@@ -75,7 +75,8 @@ def summary(collection: Collection) -> Table:
             " Stored thresholds are one per class, found by the method or on images that the run set aside; those "
             "images also give the scaling behind the calibrated ECE."
         )
-    return _of_groups(collection, "summary", "Summary", note, ["buffer", "seeds", *metrics], rows)
+    headings = ["buffer", "seeds", "unfinished", *metrics]
+    return _of_groups(collection, "summary", "Summary", note, headings, rows).without_empty_columns()
 
 
 def published(collection: Collection) -> Table | None:

@@ -22,7 +22,7 @@ from ..core.state import State, prefixed
 from ..data.protocol import Protocol, Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
-from ..evaluation.results import HEADER, RunResult, SessionFacts, SessionResult, evaluate, session_from_dict
+from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, session_from_dict
 from ..evaluation.scores import ScoredImages
 from .config import RunConfig, RunSettings
 from .folder import RunFolder, load_state
@@ -146,7 +146,7 @@ class _Run:
         if len(rows):
             scores = self.learner.infer(self.method.predict, rows)
         images = len(session.indices) + len(rows)
-        self.calibration = self.calibration.extended(scores, labels, session.first, images)
+        self.calibration = self.calibration.extended(scores, labels, images)
 
     def _score(self, session: Session) -> ScoredImages:
         """Score every test image that shows a class seen so far."""
@@ -157,9 +157,16 @@ class _Run:
 
     def _measure(self, learned: Learned, scored: ScoredImages, state: State) -> SessionResult:
         size = sum(value.numel() * value.element_size() for value in state.tensors.values())
-        facts = SessionFacts(learned.images, learned.seconds, size, self.method.notes())
-        thresholds = stored_thresholds(self.method.thresholds(), self.calibration)
-        return evaluate(scored, self.results, facts, thresholds, self.calibration)
+        return evaluate(
+            scored,
+            self.results,
+            images=learned.images,
+            train_seconds=learned.seconds,
+            bytes_kept=size,
+            notes=self.method.notes(),
+            thresholds=stored_thresholds(self.method.thresholds(), self.calibration),
+            calibration=self.calibration,
+        )
 
     def _keep(self, number: int, result: SessionResult, scored: ScoredImages, state: State) -> None:
         """Write what a session leaves; with its state on disk the session is finished."""
