@@ -58,7 +58,7 @@ def trained(world, name, **options):
 
 def set_threshold(monkeypatch, value):
     monkeypatch.setattr(
-        "mlcil.methods.krt.find_threshold", lambda scores, target, start: Threshold(value, 0.0, target, False, -1)
+        "mlcil.methods.krt.find_threshold", lambda scores, target, start: Threshold(value, 0.0, False)
     )
 
 

@@ -37,8 +37,6 @@ def logit_distance(now: Tensor, stored: Tensor, known: Tensor) -> Tensor:
     Returns:
         A scalar, 0 where nothing is known.
     """
-    if not now.shape == stored.shape == known.shape:
-        raise ValueError(f"got shapes {[tuple(x.shape) for x in (now, stored, known)]}, expected three equal ones")
     # Masked before squaring: the square's gradient would multiply a NaN by 0.
     difference = torch.where(known, now.float() - stored.detach().float(), 0.0)
     return difference.square().sum() / known.sum().clamp(min=1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core.config import option
 from ..data.loading import Batch
-from ..losses.cosine import less_forget
+from ..losses.cosine import cosine_distance
 from ..models.tagger import Output
 from .base import LOSS_SCALE
 from .rehearsal import Rehearsal, RehearsalConfig
@@ -55,4 +55,4 @@ class KD(Rehearsal):
 
     def distances(self, now: Output, before: Output) -> dict[str, tuple[float, Tensor]]:
         """What is distilled: by name, its published weight and its mean over the images."""
-        return {"feature": (self.config.feature_weight, less_forget(now.pooled, before.pooled).mean())}
+        return {"feature": (self.config.feature_weight, cosine_distance(now.pooled, before.pooled).mean())}

@@ -16,7 +16,7 @@ from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..data.published import BENCHMARKS
-from ..losses.cosine import less_forget, token_loss
+from ..losses.cosine import cosine_distance, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
 from ..models.tagger import AttentionShape, Output, Tagger
@@ -146,7 +146,7 @@ class KRT(Rehearsal):
                 self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
             )
         if self.config.kd:
-            terms["kd"] = self._weight(self.config.kd_weight) * less_forget(now.pooled, before.pooled).mean()
+            terms["kd"] = self._weight(self.config.kd_weight) * cosine_distance(now.pooled, before.pooled).mean()
         return terms
 
     def after_session(self, session: Session, infer: Inference) -> None:
@@ -181,7 +181,7 @@ class KRT(Rehearsal):
             found = find_threshold(scores[: len(session.indices)].numpy(), target, start)
             self.threshold = found.value
             self.search = {"threshold": found.value, "pseudo_labels_per_image": found.mean_count}
-            self.search |= {"target": found.target, "target_met": found.met}
+            self.search |= {"target": target, "target_met": found.met}
         pseudo = self._present(scores)
         self._pseudo = pseudo[: len(session.indices)].numpy()
         if self.config.pseudo == "fixed":
