@@ -55,5 +55,3 @@ def test_parameters_without_an_entry_are_free():
     assert parameters["head"].grad is not None
     assert parameters["body"].grad is None
     assert parameters["bias"].grad is None
-
-

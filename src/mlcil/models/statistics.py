@@ -70,12 +70,7 @@ class Statistics:
         """With these classes in this order: a new one gets zeros, one that is not named is left out.
 
         To leave a class out is exact removal: the result is as if its labels had never been given.
-
-        Raises:
-            ValueError: a name occurs twice.
         """
-        if len(set(names)) != len(names):
-            raise ValueError(f"a class is named twice in {', '.join(names)}")
         place = {name: column for column, name in enumerate(self.classes)}
         old = [column for column, name in enumerate(names) if name in place]
         source = [place[names[column]] for column in old]
