@@ -105,7 +105,6 @@ def test_each_part_can_be_left_out(world, dpl, ica, kd):
     assert (method.tagger.attention is not None) == ica
     assert bool(method.search) == dpl
     assert len(world.passes) == dpl
-    assert (method.teacher is not None) == (dpl or ica or kd)
     assert ("threshold" in method.notes()) == dpl
     frozen = {name for name, parameter in method.tagger.named_parameters() if not parameter.requires_grad}
     assert bool(frozen) == ica

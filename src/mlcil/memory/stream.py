@@ -80,7 +80,6 @@ def reservoir(
     stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """A `Policy` that holds every image of the stream with the same probability."""
-    check_batch(stock, indices, labels, capacity)
     if len(stock) > capacity:
         stock.keep(np.sort(rng.choice(len(stock), capacity, replace=False)))
     accepted = []
@@ -113,15 +112,6 @@ def proportions(counts: NDArray[np.int64], rho: float, among: NDArray[np.bool_] 
     powers = np.zeros(len(counts))
     powers[takes_part] = counts[takes_part].astype(np.float64) ** rho
     return powers / powers.sum() if takes_part.any() else powers
-
-
-def check_batch(stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int) -> None:
-    """Raise a ValueError if the batch does not fit the memory."""
-    expected = (len(indices), len(stock.counts))
-    if labels.shape != expected:
-        raise ValueError(f"Got labels of shape {labels.shape} for the batch, expected {expected}")
-    if capacity < 0:
-        raise ValueError(f"Got a capacity of {capacity}, expected 0 or more")
 
 
 def taken_of(stock: StreamMemory, accepted: list[int]) -> NDArray[np.int64]:

@@ -33,14 +33,11 @@ class KD(Rehearsal):
     summary = "distils the pooled feature (KRT's baseline)"
     family = "rehearsal"
     reference = "Hou et al., Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019"
+    wants_teacher = True
     Config = KDConfig
     config: KDConfig
     base_is_finetuning = True
     finetuning_options = {"feature_weight": 0.0}
-
-    def wants_teacher(self) -> bool:
-        """Unless its weight is 0."""
-        return self.config.feature_weight > 0
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification, and the distances from the teacher."""

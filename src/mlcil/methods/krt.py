@@ -87,6 +87,7 @@ class KRT(Rehearsal):
     family = "restore and transfer"
     reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
     saved = ("threshold", "search", "recall", "rates", "fixed_labels", "_pseudo")
+    wants_teacher = True
     Config = KRTConfig
     config: KRTConfig
     base_is_finetuning = True
@@ -107,10 +108,6 @@ class KRT(Rehearsal):
         """A tagger with cross-attention unless it is switched off."""
         c = self.config
         return Tagger(backbone, AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None)
-
-    def wants_teacher(self) -> bool:
-        """Pseudo labels, token loss and distillation all need the old model."""
-        return self.config.dpl or self._holds_tokens() or self.config.kd
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow, find the threshold, and with it the pseudo labels."""
@@ -141,10 +138,9 @@ class KRT(Rehearsal):
         if self.config.dpl and self.config.pseudo == "online":
             labels = fill_unknown(labels, self._present(torch.sigmoid(before.logits.float())))
         terms = self._taught(now, labels)
-        if self._holds_tokens():
-            terms["token"] = (
-                self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
-            )
+        if self.config.ica and self.config.token_weight:
+            distance = token_loss(now.embeddings, before.embeddings).mean()
+            terms["token"] = self._weight(self.config.token_weight) * distance
         if self.config.kd:
             terms["kd"] = self._weight(self.config.kd_weight) * cosine_distance(now.pooled, before.pooled).mean()
         return terms
@@ -213,9 +209,6 @@ class KRT(Rehearsal):
         if not known:
             return None
         return session.first * sum(rate for rate, _ in known) / sum(size for _, size in known)
-
-    def _holds_tokens(self) -> bool:
-        return self.config.ica and self.config.token_weight > 0
 
     def _weight(self, published: float) -> float:
         scale = self.distillation_scale() if self.config.token_scaling == "sqrt" else 1.0
