@@ -47,9 +47,7 @@ def literal(block, features):
         value = F.linear(kept, attention.value.weight).reshape(batch, count, attention.heads, -1).transpose(1, 2)
         mixed = (weights @ value).transpose(1, 2).reshape(batch, 1, width)
         out = kt + F.linear(mixed, attention.project.weight, attention.project.bias)
-        hidden = F.gelu(
-            F.linear(attention.mlp_norm(out), attention.mlp_in.weight, attention.mlp_in.bias)
-        )
+        hidden = F.gelu(F.linear(attention.mlp_norm(out), attention.mlp_in.weight, attention.mlp_in.bias))
         out = out + F.linear(hidden, attention.mlp_out.weight, attention.mlp_out.bias)
         embeddings.append(out[:, 0])
     return torch.stack(embeddings)

@@ -15,19 +15,12 @@ TIE = 1e-10  # distances closer than this are equal: images with the same worth 
 
 @dataclass
 class StreamMemory:
-    """What a streaming memory holds.
+    """What a streaming memory holds."""
 
-    Attributes:
-        indices: int64 (n,), rows of the training set, each once.
-        labels: int8 (n, K): 1 present, 0 absent, -1 unknown.
-        counts: int64 (K,), positives per class that the stream has shown so far, n_c.
-        seen: images that the stream has shown so far.
-    """
-
-    indices: NDArray[np.int64]
-    labels: NDArray[np.int8]
-    counts: NDArray[np.int64]
-    seen: int
+    indices: NDArray[np.int64]  # (n,), rows of the training set, each once
+    labels: NDArray[np.int8]  # (n, K): 1 present, 0 absent, -1 unknown
+    counts: NDArray[np.int64]  # (K,), positives per class that the stream has shown so far, n_c
+    seen: int  # images that the stream has shown so far
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -98,15 +91,12 @@ def reservoir(
 
 
 def proportions(counts: NDArray[np.int64], rho: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-    """The share of each class, p_c = n_c^rho / sum_j n_j^rho.
+    """The share of each class, p_c = n_c^rho / sum_j n_j^rho, (K,).
 
     Arguments:
         counts: (K,), positives that the stream has shown.
         rho: the power of allocation.
-        among: (K,), which classes take part; those that the stream has not shown never do.
-
-    Returns:
-        (K,), zero for the classes that do not take part.
+        among: (K,), which classes take part; those that the stream has not shown never do, and their share is 0.
     """
     takes_part = counts > 0 if among is None else among & (counts > 0)
     powers = np.zeros(len(counts))

@@ -131,9 +131,6 @@ class Analytic(Method):
 
         The columns of the model are then `statistics.classes`. Classes that were not here before take the scale of
         window scores from the median of those that were.
-
-        Raises:
-            UserError: the features are not this learner's.
         """
         check_same_features(self.statistics, statistics)
         known = {name: place for place, name in enumerate(self.statistics.classes)}

@@ -95,17 +95,11 @@ def _closest(scores: NDArray[np.floating], target: float) -> tuple[float, float]
 
 @dataclass(frozen=True)
 class ClassRecall:
-    """How sure the model is of each class where the class is known to be (HCP, recall enhancement; KBK adds entropy).
+    """How sure the model is of each class where it is known to be (HCP, recall enhancement; KBK adds entropy)."""
 
-    Attributes:
-        confidence: (K,) mean probability over the class's positives; NaN before there was one.
-        entropy: (K,) mean binary entropy, in nats, over the same images.
-        count: (K,) how many they were.
-    """
-
-    confidence: Tensor
-    entropy: Tensor
-    count: Tensor
+    confidence: Tensor  # (K,) mean probability over the class's positives; NaN before there was one
+    entropy: Tensor  # (K,) mean binary entropy, in nats, over the same images
+    count: Tensor  # (K,) how many they were
 
     @classmethod
     def empty(cls) -> ClassRecall:

@@ -109,11 +109,7 @@ class AnalyticTagger(Tagger):
         return F.pad(inside, (left, width - columns - left, top, height - rows - top), mode="replicate")
 
     def standardise(self, described: Tensor) -> None:
-        """Take mean and deviation of features from (N, p).
-
-        Raises:
-            UserError: no feature differs between the images.
-        """
+        """Take mean and deviation of features from (N, p)."""
         values = described.double()
         deviation = values.std(0, unbiased=False)
         if not (deviation > 0).any():

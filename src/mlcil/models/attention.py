@@ -53,11 +53,7 @@ class CrossAttention(AttentionBlock):
         return torch.einsum("hc,hcd->dh", query, self._by_head(self.key.weight))
 
     def weights(self, on_patches: Tensor, on_own: Tensor) -> Tensor:
-        """The softmax of one session over patches and own tokens, from the logits (B, P, heads) and (n, heads).
-
-        Returns:
-            (B, heads, P + n).
-        """
+        """The softmax of one session from its logits on patches (B, P, heads) and own (n, heads): (B, heads, P + n)."""
         logits = torch.cat([on_patches, on_own.expand(len(on_patches), -1, -1)], dim=1)
         return logits.transpose(1, 2).softmax(dim=-1)
 

@@ -31,14 +31,9 @@ class QueryBlock(AttentionBlock):
         return self._split(self.key(normed)), self._split(self.value(normed))
 
     def weights(self, queries: Tensor, key: Tensor) -> Tensor:
-        """The softmax of every query.
+        """The softmax of every query, (B, heads, n, P + 1 or 0): the patches, then the query itself if it takes part.
 
-        Arguments:
-            queries: (B, n, d), or (1, n, d) where they are the same for all images.
-            key: (B, heads, P, d/heads), as from `read`.
-
-        Returns:
-            (B, heads, n, P + 1 or 0): the patches, then the query itself where it takes part.
+        The queries are (B, n, d), or (1, n, d) where they are the same for all images; the key is that of `read`.
         """
         normed = self.norm(queries)
         query = self._split(self.query(normed)) * self.scale  # (B or 1, heads, n, d/heads)

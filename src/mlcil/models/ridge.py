@@ -21,19 +21,12 @@ SMALLEST_GAP = 0.1  # between images with a class and without, in deviations; li
 
 
 class Solution(NamedTuple):
-    """Weights, and how much they lean on single images.
+    """Weights, and how much they lean on single images."""
 
-    Attributes:
-        weights: (d, K) float64.
-        ridge: their strength.
-        freedom: effective number of parameters per image, in 0..1: how much an image's own label moves its own score.
-        error: the generalised cross-validation error, mean over classes, relative to guessing the mean.
-    """
-
-    weights: Tensor
-    ridge: float
-    freedom: float
-    error: float
+    weights: Tensor  # (d, K) float64
+    ridge: float  # their strength
+    freedom: float  # parameters per image in effect, in 0..1: how much an image's own label moves its own score
+    error: float  # of generalised cross-validation, mean over classes, relative to guessing the mean
 
 
 def solve(statistics: Statistics, ridge: float) -> Solution:
@@ -42,9 +35,6 @@ def solve(statistics: Statistics, ridge: float) -> Solution:
     Arguments:
         statistics: sums over images whose last feature is 1.
         ridge: above 0.
-
-    Raises:
-        UserError: the sums are not finite, or hold no image.
     """
     factor = _factor(statistics, ridge)
     weights = torch.cholesky_solve(statistics.cross, factor)
