@@ -31,7 +31,7 @@ def literal_attention(ica: IncrementalCrossAttention, features: Tensor) -> list[
 
 def _session(ica: IncrementalCrossAttention, patches: Tensor, token: Tensor) -> Tensor:
     batch, attention = len(patches), ica.attention
-    tokens = ica.norm(torch.cat([ica.kt.expand(batch, 1, -1), token.expand(batch, 1, -1), patches], dim=1))
+    tokens = attention.norm(torch.cat([ica.kt.expand(batch, 1, -1), token.expand(batch, 1, -1), patches], dim=1))
     query = F.linear(tokens[:, :1], attention.query.weight)
     keys, values = F.linear(tokens, attention.key.weight), F.linear(tokens, attention.value.weight)
     q, k, v = (
@@ -40,8 +40,8 @@ def _session(ica: IncrementalCrossAttention, patches: Tensor, token: Tensor) -> 
     weights = torch.einsum("bqhd,bkhd->bhqk", q, k) * attention.scale
     mixed = torch.einsum("bhqk,bkhd->bqhd", weights.softmax(dim=-1), v).flatten(2)[:, 0]
     embedded = ica.kt + F.linear(mixed, attention.project.weight, attention.project.bias)
-    hidden = F.gelu(F.linear(ica.mlp_norm(embedded), ica.mlp_in.weight, ica.mlp_in.bias))
-    return embedded + F.linear(hidden, ica.mlp_out.weight, ica.mlp_out.bias)
+    hidden = F.gelu(F.linear(attention.mlp_norm(embedded), attention.mlp_in.weight, attention.mlp_in.bias))
+    return embedded + F.linear(hidden, attention.mlp_out.weight, attention.mlp_out.bias)
 
 
 class LiteralTagger(nn.Module):

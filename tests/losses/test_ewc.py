@@ -55,23 +55,3 @@ def test_parameters_without_an_entry_are_free():
     assert parameters["head"].grad is not None
     assert parameters["body"].grad is None
     assert parameters["bias"].grad is None
-
-
-def test_an_empty_mapping_is_a_zero():
-    penalty = ewc_penalty(network(0), {}, {})
-    assert penalty.shape == ()
-    assert penalty.item() == 0
-
-
-def test_anchors_and_information_get_no_gradient():
-    parameters, anchors, fisher = (trainable(network(seed)) for seed in (0, 3, 6))
-    ewc_penalty(parameters, anchors, fisher).backward()
-    assert all(value.grad is None for value in [*anchors.values(), *fisher.values()])
-
-
-@pytest.mark.parametrize(("anchor_rows", "fisher_rows"), [(1, 1), (1, 3), (3, 1)])
-def test_a_grown_head_with_a_state_of_before_is_an_error(anchor_rows, fisher_rows):
-    with pytest.raises(ValueError, match=r"head: .*\(1, 4\).*\(3, 4\)"):
-        ewc_penalty(
-            {"head": torch.ones(3, 4)}, {"head": torch.ones(anchor_rows, 4)}, {"head": torch.ones(fisher_rows, 4)}
-        )

@@ -94,8 +94,3 @@ def test_the_loss_is_one_number_per_image_of_weighted_terms():
 def test_with_one_session_it_is_the_asymmetric_loss():
     logits, labels = gaussian(4, 6, 7), labels_of(4)
     assert torch.equal(reweighted_loss(logits, labels, [7]), asymmetric_loss(logits, labels))
-
-
-def test_sizes_must_add_up_to_the_columns():
-    with pytest.raises(ValueError, match=r"^Got sizes \[2, 3\] for 7 columns, expected them to add up$"):
-        group_weights(torch.zeros(1, 7), labels_of(5, rows=1), [2, 3])

@@ -57,9 +57,7 @@ def trained(world, name, **options):
 
 
 def set_threshold(monkeypatch, value):
-    monkeypatch.setattr(
-        "mlcil.methods.krt.find_threshold", lambda scores, target, start: Threshold(value, 0.0, target, False, -1)
-    )
+    monkeypatch.setattr("mlcil.methods.krt.find_threshold", lambda scores, target, start: Threshold(value, 0.0, False))
 
 
 @pytest.mark.parametrize("pseudo", ["online", "fixed"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mlcil.core.errors import UserError
-from mlcil.models.analytic import CERTAIN, AnalyticTagger, FeatureShape, tempered
+from mlcil.models.analytic import CERTAIN, AnalyticTagger, tempered
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape
 
@@ -16,8 +16,8 @@ def made(attention=None, **shape):
     with torch.enable_grad():
         backbone = Backbone("small_conv", 16)
     backbone.stop_training()
-    values = {"expansion": 20, "window": 0.0} | shape
-    return AnalyticTagger(backbone, FeatureShape(**values), attention, trains_base=attention is not None).eval()
+    values = {"expansion": 20, "power": 0.5, "window": 0.0, "window_weight": 0.5} | shape
+    return AnalyticTagger(backbone, **values, attention=attention, trains_base=attention is not None).eval()
 
 
 def solved(tagger, classes=3):
@@ -48,17 +48,14 @@ def test_features_are_random_ones_the_standardised_ones_and_a_constant():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("pooling", ["average", "max", "both"])
-def test_the_best_window_counts_besides_the_whole_image(pooling):
-    tagger = solved(made(pooling=pooling, window=0.5, window_weight=0.3))
+def test_the_best_window_counts_besides_the_whole_image():
+    tagger = solved(made(window=0.5, window_weight=0.3))
     features = tagger.backbone(IMAGES)
     side = round(features.shape[-1] * 0.5)
     last = features.shape[-1] - side
 
     def score(part):
-        pools = {"average": [part.mean((2, 3))], "max": [part.amax((2, 3))]}
-        pools["both"] = [*pools["average"], *pools["max"]]
-        pooled = torch.cat(pools[pooling], 1)
+        pooled = part.mean((2, 3))
         return tagger.expand(pooled.sign() * pooled.abs().sqrt()) @ tagger.weights
 
     places = [(row, column) for row in range(last + 1) for column in range(last + 1)]
@@ -116,8 +113,8 @@ def test_a_fingerprint_tells_features_apart():
     changed = made()
     with torch.no_grad():
         next(changed.backbone.parameters()).add_(1e-3)
-    others = [made(power=1.0), made(expansion=21), made(pooling="max"), moved, changed]
-    assert len({first, *(one.fingerprint() for one in others)}) == 6
+    others = [made(power=1.0), made(expansion=21), moved, changed]
+    assert len({first, *(one.fingerprint() for one in others)}) == 5
 
 
 @torch.no_grad()
@@ -148,7 +145,7 @@ def test_evidence_is_the_score_of_the_window_around_each_place(attention):
     height, width = features.shape[-2:]
     assert evidence.shape == (2, 3, height, width)
     whole, both = tagger._combined(features)
-    best = (both - whole) / tagger.shape.window_weight
+    best = (both - whole) / tagger.window_weight
     torch.testing.assert_close(evidence.amax((2, 3)), best)
     side = round(0.7 * height)
     corner = features[:, :, :side, :side].mean((2, 3))

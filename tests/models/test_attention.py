@@ -15,7 +15,7 @@ def incremental(sessions, *, channels=6, grid=(3, 3), width=16, heads=4, attend_
     torch.manual_seed(sessions)
     block = IncrementalCrossAttention(channels, grid, width, heads, attend_to_query)
     for _ in range(sessions):
-        block.grow()
+        block.open_session(1)
     return lively(block)
 
 
@@ -34,7 +34,7 @@ def literal_tokens(block, features, session):
     patches = (block.projection(features) + block.position).flatten(2).transpose(1, 2)
     batch = len(patches)
     kt, kr = block.kt.expand(batch, 1, -1), block.kr[session].expand(batch, 1, -1)
-    return kt, block.norm(torch.cat([kt, kr, patches], dim=1))
+    return kt, block.attention.norm(torch.cat([kt, kr, patches], dim=1))
 
 
 def literal(block, features):
@@ -47,8 +47,8 @@ def literal(block, features):
         value = F.linear(kept, attention.value.weight).reshape(batch, count, attention.heads, -1).transpose(1, 2)
         mixed = (weights @ value).transpose(1, 2).reshape(batch, 1, width)
         out = kt + F.linear(mixed, attention.project.weight, attention.project.bias)
-        hidden = F.gelu(F.linear(block.mlp_norm(out), block.mlp_in.weight, block.mlp_in.bias))
-        out = out + F.linear(hidden, block.mlp_out.weight, block.mlp_out.bias)
+        hidden = F.gelu(F.linear(attention.mlp_norm(out), attention.mlp_in.weight, attention.mlp_in.bias))
+        out = out + F.linear(hidden, attention.mlp_out.weight, attention.mlp_out.bias)
         embeddings.append(out[:, 0])
     return torch.stack(embeddings)
 
@@ -153,7 +153,7 @@ def test_growing_leaves_old_embeddings_bit_equal(batch, width, heads):
     with torch.no_grad():
         before = block(features)
         for sessions in range(2, 6):
-            block.grow()
+            block.open_session(1)
             after = block(features)
             assert [one.shape for one in after] == [(batch, width)] * sessions
             assert all(torch.equal(one, other) for one, other in zip(before, after, strict=False))
@@ -164,7 +164,7 @@ def test_a_new_token_starts_small_and_unlike_the_others():
     torch.manual_seed(0)
     block = IncrementalCrossAttention(4, (2, 2), 256, 8, True)
     for _ in range(2):
-        block.grow()
+        block.open_session(1)
     for token in block.kr:
         assert token.shape == (1, 256)
         assert 0.015 < token.std().item() < 0.025

@@ -18,7 +18,7 @@ def made(sizes, *, channels=6, grid=(3, 3), width=16, heads=4, layers=1, attend_
     torch.manual_seed(0)
     block = ClassQueryAttention(channels, grid, width, heads, layers, attend_to_query)
     for classes in sizes:
-        block.grow(classes)
+        block.open_session(classes)
     return lively(block)
 
 
@@ -94,7 +94,7 @@ def test_growing_leaves_old_embeddings_bit_equal(batch, width, heads, layers, th
         with torch.no_grad():
             before = attention.by_image(attention(features))
             for classes in (1, 4, 2):
-                attention.grow(classes)
+                attention.open_session(classes)
                 after = attention.by_image(attention(features))
                 assert after.shape == (batch, before.shape[1] + classes, width)
                 assert torch.equal(after[:, : before.shape[1]], before)
@@ -148,7 +148,7 @@ def test_positions_are_interpolated_for_another_size():
 def test_queries_start_small_and_unlike_each_other():
     torch.manual_seed(0)
     attention = ClassQueryAttention(4, (2, 2), 256, 8)
-    attention.grow(3)
+    attention.open_session(3)
     (queries,) = attention.session_tokens()
     assert queries.shape == (3, 256)
     assert ((queries.std(1) > 0.015) & (queries.std(1) < 0.025)).all()

@@ -90,13 +90,13 @@ def test_a_class_without_positives_is_finite_and_never_present():
     sums, _, _ = made(3)
     wide = sums.with_classes([*sums.classes, "none"])
     found = choose_ridge(wide)
-    means = score_calibration(wide, found)
+    slopes, offsets, thresholds = score_calibration(wide, found)
     assert torch.isfinite(found.weights).all()
     assert torch.equal(found.weights[:, 3], torch.zeros(9, dtype=torch.float64))
-    assert torch.isfinite(means.slope).all()
-    assert torch.isfinite(means.offset).all()
-    assert means.threshold[3] == torch.inf
-    assert torch.sigmoid(means.offset[3]) < 1e-9
+    assert torch.isfinite(slopes).all()
+    assert torch.isfinite(offsets).all()
+    assert thresholds[3] == torch.inf
+    assert torch.sigmoid(offsets[3]) < 1e-9
     torch.testing.assert_close(found.weights[:, :3], solve(sums, found.ridge).weights)
 
 
@@ -111,9 +111,9 @@ def test_the_meaning_of_scores_comes_from_their_moments():
         high, low = (present.mean() - own) / (1 - own), absent.mean() / (1 - own)
         slope = (high - low) / (within / (1 - own) ** 2)
         offset = np.log(share / (1 - share)) - slope * (high + low) / 2
-        means = score_calibration(sums, found)
-        assert means.slope[column] == pytest.approx(float(slope), rel=1e-8)
-        assert means.offset[column] == pytest.approx(float(offset), rel=1e-8)
+        slopes, offsets, _ = score_calibration(sums, found)
+        assert slopes[column] == pytest.approx(float(slope), rel=1e-8)
+        assert offsets[column] == pytest.approx(float(offset), rel=1e-8)
 
 
 def test_on_normal_scores_probability_is_calibrated_and_the_threshold_is_the_best():
@@ -123,9 +123,9 @@ def test_on_normal_scores_probability_is_calibrated_and_the_threshold_is_the_bes
     score = 0.2 * y + 0.1 * torch.randn(count, 1, generator=generator).double()
     sums = Statistics.empty(2).with_classes(["a"]).with_images(torch.cat([score, torch.ones(count, 1)], 1), y)
     fitted = solve(sums, 1e-6)
-    means = score_calibration(sums, fitted)
+    slopes, offsets, thresholds = score_calibration(sums, fitted)
     score = torch.cat([score, torch.ones(count, 1)], 1) @ fitted.weights  # a multiple of the feature, and a constant
-    probability = torch.sigmoid(means.slope * score + means.offset)
+    probability = torch.sigmoid(slopes * score + offsets)
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
         inside = (probability >= low) & (probability < low + 0.2)
         assert float(y[inside].mean()) == pytest.approx(float(probability[inside].mean()), abs=0.02)
@@ -136,7 +136,7 @@ def test_on_normal_scores_probability_is_calibrated_and_the_threshold_is_the_bes
 
     best = max(f1(threshold) for threshold in np.linspace(float(score.min()), float(score.max()), 400))
     middle = (score[y == 1].mean() + score[y == 0].mean()) / 2
-    assert f1(means.threshold[0]) > best - 0.003
+    assert f1(thresholds[0]) > best - 0.003
     assert f1(middle) < best - 0.05  # the middle between the means is far from it
 
 
@@ -157,22 +157,22 @@ def test_however_little_is_known_scores_keep_their_order():
     y[0, 0], y[:20, 1] = 1, 1
     sums = Statistics.empty(60).with_classes(["rare", "noise"]).with_images(z, y)
     found = choose_ridge(sums)
-    means = score_calibration(sums, found)
+    slopes, offsets, _ = score_calibration(sums, found)
     new = torch.randn(500, 60, generator=generator, dtype=torch.float64)
     new[:, -1] = 1
     scores = (new @ found.weights).float()
-    probabilities = torch.sigmoid(means.slope.float() * scores + means.offset.float())
+    probabilities = torch.sigmoid(slopes.float() * scores + offsets.float())
     for column in range(2):
         distinct = len(scores[:, column].unique())
         assert len(probabilities[:, column].unique()) > 0.95 * distinct
-        assert 0 < means.slope[column] < 1e6
+        assert 0 < slopes[column] < 1e6
 
 
 def test_between_scores_far_apart_the_threshold_is_in_the_middle():
     z = torch.tensor([[1.0, 1.0]] * 20 + [[0.0, 1.0]] * 20, dtype=torch.float64)
     sums = Statistics.empty(2).with_classes(["a"]).with_images(z, z[:, :1])
     found = solve(sums, 1e-6)
-    assert score_calibration(sums, found).threshold[0] == pytest.approx(0.5, abs=0.02)
+    assert score_calibration(sums, found)[2][0] == pytest.approx(0.5, abs=0.02)
 
 
 def test_of_very_many_classes_some_are_asked_whatever_their_order(monkeypatch):

@@ -128,11 +128,6 @@ def test_what_was_never_there_cannot_be_taken_away():
         without(PARTS[0][0], PARTS[1][0])
 
 
-def test_a_class_named_twice_is_refused():
-    with pytest.raises(ValueError, match="named twice"):
-        PARTS[0][0].with_classes(["a", "a"])
-
-
 def test_pseudo_labels_are_not_counted_as_annotated():
     z, y, annotated = torch.ones(3, WIDTH), torch.tensor([[1.0], [1.0], [0.0]]), torch.tensor([1.0])
     sums = Statistics.empty(WIDTH).with_classes(["a"]).with_images(z, y, annotated=annotated)

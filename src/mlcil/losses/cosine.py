@@ -8,15 +8,9 @@ TINY = 1e-12  # smallest squared length; its square is still a float32
 
 
 def cosine_distance(now: Tensor, before: Tensor) -> Tensor:
-    """1 - cos of each pair of rows, in float32.
+    """1 - cos of each pair of rows, twice (B, D) -> (B,) float32; of pooled features LUCIR's less-forget loss.
 
     Exactly 0 for identical rows: the three sums are then equal, and sqrt(x * x) = x in IEEE arithmetic.
-
-    Arguments:
-        now, before: (B, D).
-
-    Returns:
-        (B,).
     """
     now, before = now.float(), before.float()
     dot, norm, norm_before = (now * before).sum(1), (now * now).sum(1), (before * before).sum(1)
@@ -30,20 +24,5 @@ def token_loss(now: Tensor, before: Tensor) -> Tensor:
     Arguments:
         now: (B, t', D) embeddings of the model being trained, of which the first t are compared, t <= t'.
         before: (B, t, D) embeddings of the old model.
-
-    Returns:
-        (B,).
     """
     return cosine_distance(now[:, : before.shape[1]].flatten(1), before.flatten(1))
-
-
-def less_forget(now: Tensor, before: Tensor) -> Tensor:
-    """Distillation of the pooled feature, 1 - cos (LUCIR, section 3.2), as KRT's KD rows use it.
-
-    Arguments:
-        now, before: (B, C) pooled features of the model being trained and of the old model.
-
-    Returns:
-        (B,).
-    """
-    return cosine_distance(now, before)

@@ -8,7 +8,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 
 def sigmoid_distillation(now: Tensor, before: Tensor, temperature: float = 2.0) -> Tensor:
-    """Cross-entropy of each old class to the old model's probability, both softened (LwF, for sigmoids).
+    """Cross-entropy of each old class to the old model's probability, both softened (LwF, for sigmoids), (B,).
 
     Softmax would couple classes that are independent here, so each class is one binary distribution. The smallest
     value is the old model's entropy, not 0. There is no factor T^2, as in the LwF paper.
@@ -17,9 +17,6 @@ def sigmoid_distillation(now: Tensor, before: Tensor, temperature: float = 2.0) 
         now: (B, K') logits of the model being trained, of which the first K are compared, K <= K'.
         before: (B, K) logits of the old model; no gradient flows into them.
         temperature: T, divides both logits.
-
-    Returns:
-        (B,), summed over the K old classes.
     """
     target = torch.sigmoid(before.detach().float() / temperature)  # (B, K)
     softened = now[:, : before.shape[1]].float() / temperature
@@ -32,13 +29,8 @@ def logit_distance(now: Tensor, stored: Tensor, known: Tensor) -> Tensor:
     Arguments:
         now: (B, K) logits of the model being trained.
         stored: (B, K) logits kept with the images; anything, NaN too, where not known.
-        known: (B, K) bool, which logits existed when they were stored.
-
-    Returns:
-        A scalar, 0 where nothing is known.
+        known: (B, K) bool, which logits existed when they were stored. The result is 0 where there are none.
     """
-    if not now.shape == stored.shape == known.shape:
-        raise ValueError(f"got shapes {[tuple(x.shape) for x in (now, stored, known)]}, expected three equal ones")
     # Masked before squaring: the square's gradient would multiply a NaN by 0.
     difference = torch.where(known, now.float() - stored.detach().float(), 0.0)
     return difference.square().sum() / known.sum().clamp(min=1)

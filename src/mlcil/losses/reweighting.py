@@ -25,12 +25,7 @@ def group_weights(probabilities: Tensor, labels: Tensor, sizes: Sequence[int]) -
 
     Returns:
         (B, K) float32, constants to the gradient; their mean in a group is 1.
-
-    Raises:
-        ValueError: the sizes do not add up to K.
     """
-    if sum(sizes) != probabilities.shape[1]:
-        raise ValueError(f"Got sizes {list(sizes)} for {probabilities.shape[1]} columns, expected them to add up")
     distance = (probabilities.float() - labels).abs()  # g
     weights = torch.ones_like(distance)
     stops = list(accumulate(sizes))
@@ -44,11 +39,6 @@ def group_weights(probabilities: Tensor, labels: Tensor, sizes: Sequence[int]) -
 
 
 def reweighted_loss(logits: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The asymmetric loss of each image with every term times its `group_weights`, (B,).
-
-    Arguments:
-        logits, labels: (B, K), labels 1 present, 0 absent, -1 unknown, which contributes nothing.
-        sizes: classes of each session.
-    """
+    """The asymmetric loss of each image with every term times its `group_weights`, twice (B, K) -> (B,)."""
     weights = group_weights(torch.sigmoid(logits.float()), labels, sizes)
     return (weights * asymmetric_terms(logits, labels)).sum(dim=1)

@@ -38,15 +38,9 @@ def similarities(features: Tensor) -> Tensor:
 
 
 def correlation(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Pearson's correlation of the elements whose weight is 1 and not 0; 1 where it is undefined.
+    """Pearson's correlation of the elements (M, M) whose weight is 1 and not 0; 1 where it is undefined.
 
     Exactly 1 for identical inputs: the three sums are then equal, and sqrt(x * x) = x in IEEE arithmetic.
-
-    Arguments:
-        first, second, weight: (M, M).
-
-    Returns:
-        A scalar.
     """
     share = weight / weight.sum().clamp(min=1)
     first, second = first - (share * first).sum(), second - (share * second).sum()

@@ -195,7 +195,8 @@ class StreamBuffer(Memory):
         return self._live
 
 
-SELECTIONS = ("herding", "random", "reservoir", "prs", "ocdm")
+POLICIES: dict[str, Callable[..., Taken]] = {"reservoir": reservoir, "prs": partitioning_reservoir, "ocdm": balanced}
+SELECTIONS = ("herding", "random", *POLICIES)
 
 
 def make_memory(selection: str, budget: Budget, label_onwards: bool) -> Memory:
@@ -204,5 +205,4 @@ def make_memory(selection: str, budget: Budget, label_onwards: bool) -> Memory:
         return ExemplarBuffer(budget, label_onwards)
     if selection == "random":
         return ExemplarBuffer(budget, label_onwards, by_random, needs_features=False)
-    policies = {"reservoir": reservoir, "prs": partitioning_reservoir, "ocdm": balanced}
-    return StreamBuffer(budget, label_onwards, policies[selection])
+    return StreamBuffer(budget, label_onwards, POLICIES[selection])

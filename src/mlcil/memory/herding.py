@@ -11,12 +11,7 @@ MAX_ITERATIONS = 1000  # a repeated pick uses up an iteration; authors' code of 
 def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """Pick up to `count` rows so that the mean of the first n picks stays near the mean of all, for every n.
 
-    Arguments:
-        features: (N, C), normalised here to unit length.
-        count: how many to pick.
-
-    Returns:
-        Row numbers in the order of picking, at most min(count, N).
+    The features (N, C) are normalised here to unit length. Returns row numbers in the order of picking.
     """
     if not len(features):
         return np.empty(0, np.int64)

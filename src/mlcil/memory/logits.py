@@ -23,11 +23,7 @@ class StoredLogits:
             self._rows[index] = row.clone()
 
     def get(self, indices: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """The stored logits of the images (n,).
-
-        Returns:
-            logits (n, classes) with zeros where there are none, and bool (n, classes): where there are; on the host.
-        """
+        """The logits (n, classes) stored of the images (n,), zeros where there are none, and bool: where there are."""
         values = torch.zeros(len(indices), classes)
         known = torch.zeros(len(indices), classes, dtype=torch.bool)
         for place, index in enumerate(indices.tolist()):

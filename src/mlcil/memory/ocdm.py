@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.images import PRESENT
-from .stream import StreamMemory, check_batch, nearest, proportions, taken_of
+from .stream import StreamMemory, nearest, proportions, taken_of
 
 TINY = 1e-12  # added to counts, so that a class without an image has a finite distance
 
@@ -27,7 +27,6 @@ def balanced(
     Arguments:
         rho: 0 for a uniform target, 1 for that of the stream.
     """
-    check_batch(stock, indices, labels, capacity)
     stock.show(labels)  # before the decision: a class that is new in this batch belongs to the target
     old = stock.indices
     accepted = indices[(labels == PRESENT).any(axis=1)]
@@ -48,7 +47,7 @@ def balanced(
 def divergences_without(
     present: NDArray[np.float64], held: NDArray[np.float64], target: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """KL(p || q) after the removal of each image.
+    """KL(p || q) after the removal of each image, (n,).
 
     A removal lowers a count by one or leaves it, so that log(count) takes two values per class only, and all images
     together cost one product of matrices.
@@ -57,9 +56,6 @@ def divergences_without(
         present: (n, K), 0 or 1.
         held: (K,), images per class, among them those of `present`.
         target: (K,), p, positive.
-
-    Returns:
-        (n,).
     """
     logs = np.log(held + TINY)
     rise = target * (logs - np.log(np.maximum(held - 1, 0) + TINY))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.images import PRESENT
-from .stream import TIE, StreamMemory, check_batch, nearest, proportions, taken_of
+from .stream import TIE, StreamMemory, nearest, proportions, taken_of
 
 
 def partitioning_reservoir(
@@ -25,7 +25,6 @@ def partitioning_reservoir(
     Arguments:
         rho: 1 follows the stream, 0 gives equal parts, less favours rare classes.
     """
-    check_batch(stock, indices, labels, capacity)
     while len(stock) > capacity:
         stock.drop(sample_out(stock.labels, stock.counts, rho, rng))
     accepted = []
@@ -46,7 +45,7 @@ def acceptance(
     counts: NDArray[np.int64],
     capacity: int,
     rho: float,
-    held: NDArray[np.bool_] | None = None,
+    held: NDArray[np.bool_],
 ) -> float:
     """The probability with which PRS takes an image into a full memory, decided by its rarest class.
 
@@ -58,10 +57,10 @@ def acceptance(
         counts: (K,), positives that the stream has shown before the image.
         capacity: how many images may be held.
         rho: the power of allocation.
-        held: (K,), which classes have an image in the memory; all that were shown where it is not given.
+        held: (K,), which classes have an image in the memory.
     """
     own = labels == PRESENT
-    shares = proportions(counts, rho, None if held is None else held | own)[own]
+    shares = proportions(counts, rho, held | own)[own]
     shown = counts[own].astype(np.float64)
     chances = np.full(len(shown), min(capacity, 1), np.float64)  # of a class that was never shown
     np.divide(capacity * shares, shown, out=chances, where=shown > 0)  # m_c / n_c
@@ -69,14 +68,7 @@ def acceptance(
 
 
 def sample_out(labels: NDArray[np.int8], counts: NDArray[np.int64], rho: float, rng: np.random.Generator) -> int:
-    """The position of the image that leaves a PRS memory.
-
-    Arguments:
-        labels: (n, K), of the memory.
-        counts: (K,), positives that the stream has shown.
-        rho: the power of allocation.
-        rng: the source of all randomness.
-    """
+    """The position of the image that leaves a PRS memory with labels (n, K); the stream has shown `counts` (K,)."""
     present = labels == PRESENT
     active = present.any(axis=0) & (counts > 0)
     if not active.any():
@@ -101,10 +93,8 @@ def sample_out_candidates(present: NDArray[np.bool_], shares: NDArray[np.float64
         column: the class that gives an image away; the memory holds one.
 
     Returns:
-        Positions in the memory, all equally good.
-
-    Notes:
-        A class that a removal empties stays in the distance with its share; the authors' code leaves it out.
+        Positions in the memory, all equally good. A class that a removal empties stays in the distance with its share;
+        the authors' code leaves it out.
     """
     needed = overshoot(present, shares) <= TIE
     rows = np.flatnonzero(present[:, column])

@@ -15,19 +15,12 @@ TIE = 1e-10  # distances closer than this are equal: images with the same worth 
 
 @dataclass
 class StreamMemory:
-    """What a streaming memory holds.
+    """What a streaming memory holds."""
 
-    Attributes:
-        indices: int64 (n,), rows of the training set, each once.
-        labels: int8 (n, K): 1 present, 0 absent, -1 unknown.
-        counts: int64 (K,), positives per class that the stream has shown so far, n_c.
-        seen: images that the stream has shown so far.
-    """
-
-    indices: NDArray[np.int64]
-    labels: NDArray[np.int8]
-    counts: NDArray[np.int64]
-    seen: int
+    indices: NDArray[np.int64]  # (n,), rows of the training set, each once
+    labels: NDArray[np.int8]  # (n, K): 1 present, 0 absent, -1 unknown
+    counts: NDArray[np.int64]  # (K,), positives per class that the stream has shown so far, n_c
+    seen: int  # images that the stream has shown so far
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -80,7 +73,6 @@ def reservoir(
     stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """A `Policy` that holds every image of the stream with the same probability."""
-    check_batch(stock, indices, labels, capacity)
     if len(stock) > capacity:
         stock.keep(np.sort(rng.choice(len(stock), capacity, replace=False)))
     accepted = []
@@ -99,29 +91,17 @@ def reservoir(
 
 
 def proportions(counts: NDArray[np.int64], rho: float, among: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-    """The share of each class, p_c = n_c^rho / sum_j n_j^rho.
+    """The share of each class, p_c = n_c^rho / sum_j n_j^rho, (K,).
 
     Arguments:
         counts: (K,), positives that the stream has shown.
         rho: the power of allocation.
-        among: (K,), which classes take part; those that the stream has not shown never do.
-
-    Returns:
-        (K,), zero for the classes that do not take part.
+        among: (K,), which classes take part; those that the stream has not shown never do, and their share is 0.
     """
     takes_part = counts > 0 if among is None else among & (counts > 0)
     powers = np.zeros(len(counts))
     powers[takes_part] = counts[takes_part].astype(np.float64) ** rho
     return powers / powers.sum() if takes_part.any() else powers
-
-
-def check_batch(stock: StreamMemory, indices: NDArray[np.int64], labels: NDArray[np.int8], capacity: int) -> None:
-    """Raise a ValueError if the batch does not fit the memory."""
-    expected = (len(indices), len(stock.counts))
-    if labels.shape != expected:
-        raise ValueError(f"Got labels of shape {labels.shape} for the batch, expected {expected}")
-    if capacity < 0:
-        raise ValueError(f"Got a capacity of {capacity}, expected 0 or more")
 
 
 def taken_of(stock: StreamMemory, accepted: list[int]) -> NDArray[np.int64]:

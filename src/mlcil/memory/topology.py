@@ -32,9 +32,6 @@ def grow_graph(features: NDArray[np.float32], count: int, rng: np.random.Generat
     Arguments:
         features: (N, C), normalised here to unit length.
         count: how many vertices; all images are taken if there are no more.
-
-    Returns:
-        min(count, N) distinct images and their edges.
     """
     points = features.astype(np.float64)
     points /= np.linalg.norm(points, axis=1, keepdims=True) + 1e-8
@@ -47,12 +44,7 @@ def grow_graph(features: NDArray[np.float32], count: int, rng: np.random.Generat
 def learn_vertices(points: NDArray[np.float64], number: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Neural gas: every vertex moves towards each feature, the less the more vertices are nearer to it.
 
-    Arguments:
-        points: (N, C).
-        number: k, at most N.
-
-    Returns:
-        (k, C).
+    From points (N, C) and the number k of vertices, at most N, to (k, C).
     """
     vertices = points[rng.permutation(len(points))[:number]]
     order = visiting_order(len(points), number, rng)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from ..core.randomness import generator_from_torch
 from ..data.images import PRESENT
 from ..data.protocol import Session
 from ..memory.buffer import Budget
-from ..models.analytic import AnalyticTagger, FeatureShape, tempered
+from ..models.analytic import AnalyticTagger, tempered
 from ..models.backbone import Backbone
 from ..models.ridge import Solution, choose_ridge, score_calibration, solve
 from ..models.statistics import Statistics, check_same_features
@@ -40,7 +40,6 @@ class AnalyticConfig(MethodConfig):
         paper="L3A",
     )
     expansion: int = option(2048, "number of random features added to the pooled ones", low=0, high=16384, paper="L3A")
-    pooling: str = option("average", "how the feature map is pooled over positions", choices=("average", "max", "both"))
     power: float = option(
         0.5, "power applied to the pooled values before standardisation, keeping their sign", low=0.1, high=2.0
     )
@@ -66,13 +65,6 @@ class AnalyticConfig(MethodConfig):
     )
     width: int = option(384, "size of the embedding with base attention", low=1, paper="KRT, section 4.1")
     heads: int = option(8, "number of attention heads with base attention", low=1, paper="KRT, section 4.1")
-
-
-class _Labels(NamedTuple):
-    """The labels of a session's images, pseudo labels included."""
-
-    labels: Tensor  # (N, K) of 0 and 1
-    annotated: Tensor  # (K,) number of images of each class, by annotation alone
 
 
 class Analytic(Method):
@@ -105,11 +97,11 @@ class Analytic(Method):
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
         """A tagger with fixed features and weights that are solved for."""
         c = self.config
-        shape = FeatureShape(c.expansion, c.pooling, c.power, c.window, c.window_weight)
         if c.base == "frozen":
             backbone.stop_training()
         attention = AttentionShape(c.width, c.heads) if c.base == "attention" else None
-        return AnalyticTagger(backbone, shape, attention, trains_base=c.base != "frozen")
+        trains_base = c.base != "frozen"
+        return AnalyticTagger(backbone, c.expansion, c.power, c.window, c.window_weight, attention, trains_base)
 
     def trains(self, session: Session) -> bool:
         """Only the first session trains, and only if it adapts the backbone."""
@@ -129,8 +121,7 @@ class Analytic(Method):
         if session.number == 1:
             tagger.standardise(described)
             self.statistics = Statistics.empty(tagger.width, tagger.fingerprint())
-        found = self._labels(session, infer)
-        self._add(described, found, session)
+        self._add(described, session, infer)
         self._solve()
         self._match_windows(session, infer)
         self._set_scores()
@@ -140,9 +131,6 @@ class Analytic(Method):
 
         The columns of the model are then `statistics.classes`. Classes that were not here before take the scale of
         window scores from the median of those that were.
-
-        Raises:
-            UserError: the features are not this learner's.
         """
         check_same_features(self.statistics, statistics)
         known = {name: place for place, name in enumerate(self.statistics.classes)}
@@ -164,23 +152,20 @@ class Analytic(Method):
             return {}
         return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
 
-    def _labels(self, session: Session, infer: Inference) -> _Labels:
+    def _add(self, described: Tensor, session: Session, infer: Inference) -> None:
+        """Add the images, described by (N, p), to the sums, with pseudo labels if there are to be any."""
         labels = torch.from_numpy(session.labels == PRESENT).float()
         annotated = labels.sum(0)
         if session.first and self.config.pseudo_above is not None:
             scores = torch.from_numpy(infer(self.predict, session.indices))
             labels[:, : session.first] = (scores[:, : session.first] > self.config.pseudo_above).float()
-        return _Labels(labels, annotated)
-
-    def _add(self, described: Tensor, found: _Labels, session: Session) -> None:
         sums = self.statistics.with_classes(session.classes)
-        weights = balanced_weights(found.labels, sums.counts + found.annotated, self.config.balance)
-        nothing = torch.zeros_like(sums.counts)
+        weights = balanced_weights(labels, sums.counts + annotated, self.config.balance)
         for start in range(0, len(described), CHUNK):
             part = slice(start, start + CHUNK)
-            annotated = found.annotated if start == 0 else nothing
             features = self.tagger.expand(described[part].to(self.tagger.mean)).cpu()
-            sums = sums.with_images(features, found.labels[part], weights[part], annotated)
+            sums = sums.with_images(features, labels[part], weights[part], annotated)
+            annotated = torch.zeros_like(annotated)  # counted once
         self.statistics = sums
 
     def _solve(self) -> None:
@@ -204,10 +189,9 @@ class Analytic(Method):
     def _set_scores(self) -> None:
         """Put the weights into the model, with the probabilities and thresholds that belong to their scores."""
         assert self.solution is not None
-        means = score_calibration(self.statistics, self.solution)
-        offset = means.slope * self._shift + means.offset
-        self.tagger.set_solution(self.solution.weights, means.slope * self._stretch, offset)
-        self._thresholds = torch.sigmoid(tempered(means.slope * means.threshold + means.offset))
+        slope, offset, threshold = score_calibration(self.statistics, self.solution)
+        self.tagger.set_solution(self.solution.weights, slope * self._stretch, slope * self._shift + offset)
+        self._thresholds = torch.sigmoid(tempered(slope * threshold + offset))
 
 
 def balanced_weights(labels: Tensor, counts: Tensor, beta: float) -> Tensor:

@@ -44,17 +44,11 @@ class Task(NamedTuple):
 
 
 class TrainingSet(NamedTuple):
-    """What a session trains on.
+    """What a session trains on."""
 
-    Attributes:
-        indices: int64 (N,), rows of the whole training set.
-        labels: int8 (N, K).
-        epoch_size: how many rows, from the first on, an epoch goes through; the others are only drawn for replay. None
-            for all of them.
-    """
-
-    indices: NDArray[np.int64]
-    labels: NDArray[np.int8]
+    indices: NDArray[np.int64]  # (N,), rows of the whole training set
+    labels: NDArray[np.int8]  # (N, K)
+    # How many rows, from the first on, an epoch goes through, None for all; the others are only drawn for replay.
     epoch_size: int | None = None
 
     @property
@@ -94,6 +88,7 @@ class Method:
     reference: ClassVar[str]
     buffer_use: ClassVar[str] = "none"  # "none", "optional" or "required"
     is_joint: ClassVar[bool] = False  # sees all classes in one session
+    wants_teacher: ClassVar[bool] = False  # whether a session needs the model as it was before
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     setting_defaults: ClassVar[Mapping[str, Any]] = {}  # settings of a run that have another default for this method
     # Whether training in the first session is fine-tuning and leaves nothing but the trained model, so that runs may
@@ -115,13 +110,9 @@ class Method:
         """Build the model: by default linear heads on the pooled feature."""
         return Tagger(backbone)
 
-    def wants_teacher(self) -> bool:
-        """Whether the session needs the model as it was before."""
-        return False
-
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow the model and prepare whatever the session's losses need."""
-        if session.number > 1 and self.wants_teacher():
+        if session.number > 1 and self.wants_teacher:
             self.teacher = frozen_copy(self.tagger)
         self.tagger.grow(session.stop - session.first)
         self.freeze()
@@ -181,9 +172,11 @@ class Method:
 
     def classification(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The asymmetric loss averaged over images; the `missing` option says how unknown labels are treated."""
-        if self.config.missing == "negative":
-            labels = labels.clamp(min=0)
-        return asymmetric_loss(logits, labels).mean()
+        return asymmetric_loss(logits, self.counted(labels)).mean()
+
+    def counted(self, labels: Tensor) -> Tensor:
+        """The labels as the `missing` option has them: unknown ones are absent, or stay unknown."""
+        return labels.clamp(min=0) if self.config.missing == "negative" else labels
 
     def pooled(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, C) pooled features of the current model."""

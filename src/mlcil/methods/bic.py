@@ -66,6 +66,7 @@ class BiC(Rehearsal):
     family = "rehearsal"
     reference = "Wu et al., Large Scale Incremental Learning, CVPR 2019"
     buffer_use = "required"
+    wants_teacher = True
     saved = ("validation", "correction", "old_correction")
     Config = BiCConfig
     config: BiCConfig
@@ -81,10 +82,6 @@ class BiC(Rehearsal):
         )
         self.correction = (1.0, 0.0)  # alpha and beta of the newest session's classes
         self.old_correction = (1.0, 0.0)  # of the session before, whose model is the teacher
-
-    def wants_teacher(self) -> bool:
-        """Always, to distil it."""
-        return True
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Hold out images of each new class."""
@@ -118,9 +115,7 @@ class BiC(Rehearsal):
         super().after_session(replace(session, indices=session.indices[free], labels=session.labels[free]), infer)
         if session.number > 1 and len(self.validation):
             new = infer(lambda images: self.tagger(images).logits[:, session.first :], self.validation.indices)
-            labels = torch.from_numpy(self.validation.labels[:, session.first :])
-            if self.config.missing == "negative":
-                labels = labels.clamp(min=0)
+            labels = self.counted(torch.from_numpy(self.validation.labels[:, session.first :]))
             if (labels == PRESENT).any():
                 self.correction = fit_correction(torch.from_numpy(new), labels, self.config.decay)
 

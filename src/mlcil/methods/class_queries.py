@@ -83,12 +83,12 @@ class ClassQueries(KRT):
         sizes = self.tagger.sizes
         if not self.config.reweight or len(sizes) == 1:
             return super().classification(logits, labels)
-        return reweighted_loss(logits, self._counted(labels), sizes).mean()
+        return reweighted_loss(logits, self.counted(labels), sizes).mean()
 
     def _taught(self, now: Output, labels: Tensor) -> dict[str, Tensor]:
         terms = super()._taught(now, labels)
         if self._probes():
-            terms["unknown"] = self.config.unknown * self._probing(now.embeddings.float(), self._counted(labels))
+            terms["unknown"] = self.config.unknown * self._probing(now.embeddings.float(), self.counted(labels))
         return terms
 
     def _probing(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -98,9 +98,6 @@ class ClassQueries(KRT):
         of_mixture = torch.where(exists, PRESENT, UNKNOWN)[:, None]
         of_classes = torch.where(labels == PRESENT, ABSENT, UNKNOWN)
         return asymmetric_loss(logits, torch.cat([of_mixture, of_classes], dim=1)).mean()
-
-    def _counted(self, labels: Tensor) -> Tensor:
-        return labels.clamp(min=0) if self.config.missing == "negative" else labels
 
     def _probes(self) -> bool:
         return self.config.ica and self.config.unknown > 0

@@ -46,15 +46,12 @@ class ICaRL(Rehearsal):
     family = "rehearsal"
     reference = "Rebuffi et al., iCaRL, CVPR 2017"
     buffer_use = "required"
+    wants_teacher = True
     saved = ("means",)
     Config = ICaRLConfig
     config: ICaRLConfig
     base_is_finetuning = True
     means: Tensor | None = None  # (K, C) unit means of each class's exemplars, for `scores: nme`
-
-    def wants_teacher(self) -> bool:
-        """Always, for the targets of the old classes."""
-        return True
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification over the columns in scope, distillation over the old ones."""

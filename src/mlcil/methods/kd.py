@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core.config import option
 from ..data.loading import Batch
-from ..losses.cosine import less_forget
+from ..losses.cosine import cosine_distance
 from ..models.tagger import Output
 from .base import LOSS_SCALE
 from .rehearsal import Rehearsal, RehearsalConfig
@@ -33,14 +33,11 @@ class KD(Rehearsal):
     summary = "distils the pooled feature (KRT's baseline)"
     family = "rehearsal"
     reference = "Hou et al., Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019"
+    wants_teacher = True
     Config = KDConfig
     config: KDConfig
     base_is_finetuning = True
     finetuning_options = {"feature_weight": 0.0}
-
-    def wants_teacher(self) -> bool:
-        """Unless its weight is 0."""
-        return self.config.feature_weight > 0
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification, and the distances from the teacher."""
@@ -55,4 +52,4 @@ class KD(Rehearsal):
 
     def distances(self, now: Output, before: Output) -> dict[str, tuple[float, Tensor]]:
         """What is distilled: by name, its published weight and its mean over the images."""
-        return {"feature": (self.config.feature_weight, less_forget(now.pooled, before.pooled).mean())}
+        return {"feature": (self.config.feature_weight, cosine_distance(now.pooled, before.pooled).mean())}

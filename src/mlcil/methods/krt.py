@@ -16,7 +16,7 @@ from ..data.images import PRESENT
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..data.published import BENCHMARKS
-from ..losses.cosine import less_forget, token_loss
+from ..losses.cosine import cosine_distance, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
 from ..models.tagger import AttentionShape, Output, Tagger
@@ -87,6 +87,7 @@ class KRT(Rehearsal):
     family = "restore and transfer"
     reference = "Dong et al., Knowledge Restore and Transfer, ICCV 2023"
     saved = ("threshold", "search", "recall", "rates", "fixed_labels", "_pseudo")
+    wants_teacher = True
     Config = KRTConfig
     config: KRTConfig
     base_is_finetuning = True
@@ -107,10 +108,6 @@ class KRT(Rehearsal):
         """A tagger with cross-attention unless it is switched off."""
         c = self.config
         return Tagger(backbone, AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None)
-
-    def wants_teacher(self) -> bool:
-        """Pseudo labels, token loss and distillation all need the old model."""
-        return self.config.dpl or self._holds_tokens() or self.config.kd
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow, find the threshold, and with it the pseudo labels."""
@@ -141,12 +138,11 @@ class KRT(Rehearsal):
         if self.config.dpl and self.config.pseudo == "online":
             labels = fill_unknown(labels, self._present(torch.sigmoid(before.logits.float())))
         terms = self._taught(now, labels)
-        if self._holds_tokens():
-            terms["token"] = (
-                self._weight(self.config.token_weight) * token_loss(now.embeddings, before.embeddings).mean()
-            )
+        if self.config.ica and self.config.token_weight:
+            distance = token_loss(now.embeddings, before.embeddings).mean()
+            terms["token"] = self._weight(self.config.token_weight) * distance
         if self.config.kd:
-            terms["kd"] = self._weight(self.config.kd_weight) * less_forget(now.pooled, before.pooled).mean()
+            terms["kd"] = self._weight(self.config.kd_weight) * cosine_distance(now.pooled, before.pooled).mean()
         return terms
 
     def after_session(self, session: Session, infer: Inference) -> None:
@@ -181,7 +177,7 @@ class KRT(Rehearsal):
             found = find_threshold(scores[: len(session.indices)].numpy(), target, start)
             self.threshold = found.value
             self.search = {"threshold": found.value, "pseudo_labels_per_image": found.mean_count}
-            self.search |= {"target": found.target, "target_met": found.met}
+            self.search |= {"target": target, "target_met": found.met}
         pseudo = self._present(scores)
         self._pseudo = pseudo[: len(session.indices)].numpy()
         if self.config.pseudo == "fixed":
@@ -213,9 +209,6 @@ class KRT(Rehearsal):
         if not known:
             return None
         return session.first * sum(rate for rate, _ in known) / sum(size for _, size in known)
-
-    def _holds_tokens(self) -> bool:
-        return self.config.ica and self.config.token_weight > 0
 
     def _weight(self, published: float) -> float:
         scale = self.distillation_scale() if self.config.token_scaling == "sqrt" else 1.0

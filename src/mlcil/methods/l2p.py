@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.config import option, with_default
 from ..data.loading import Batch
 from ..models.backbone import Backbone
-from ..models.prompts import PromptedTagger, PromptShape
+from ..models.prompts import PromptedTagger
 from ..models.tagger import Tagger
 from .base import LOSS_SCALE, MethodConfig
 from .rehearsal import Rehearsal, RehearsalConfig
@@ -55,7 +55,7 @@ class L2P(Rehearsal):
     def make_tagger(self, backbone: Backbone) -> Tagger:
         """The transformer with its prompts."""
         c = self.config
-        return PromptedTagger(backbone, PromptShape(c.pool, c.length, c.chosen, c.batchwise), c.unfreeze)
+        return PromptedTagger(backbone, c.pool, c.length, c.chosen, c.batchwise, c.unfreeze)
 
     def freeze(self) -> None:
         """Keep the old heads as they are where no exemplar could teach them."""

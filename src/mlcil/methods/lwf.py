@@ -29,14 +29,11 @@ class LwF(Method):
     summary = "distils the old classes' probabilities on the new images"
     family = "regularisation"
     reference = "Li and Hoiem, Learning without Forgetting, ECCV 2016"
+    wants_teacher = True
     Config = LwFConfig
     config: LwFConfig
     base_is_finetuning = True
     finetuning_options = {"weight": 0.0}
-
-    def wants_teacher(self) -> bool:
-        """Unless its weight is 0."""
-        return self.config.weight > 0
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Classification, and the distance of the old classes' outputs from the teacher's."""

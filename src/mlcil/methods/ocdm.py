@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from ..core.config import with_default
-from ..memory.ocdm import balanced
-from ..memory.stream import Policy
 from .prs import PRS, PRSConfig
 
 
@@ -27,7 +24,3 @@ class OCDM(PRS):
     reference = "Liang and Li, Optimizing Class Distribution in Memory, 2022"
     Config = OCDMConfig
     config: OCDMConfig
-
-    def policy(self) -> Policy:
-        """Remove images greedily until the memory fits, staying near the target distribution."""
-        return partial(balanced, rho=self.config.rho)

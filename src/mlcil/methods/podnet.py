@@ -40,10 +40,6 @@ class PODNet(KD):
         backbone.watch_stages()
         return Tagger(backbone)
 
-    def wants_teacher(self) -> bool:
-        """Unless both weights are 0."""
-        return self.config.feature_weight > 0 or self.config.spatial_weight > 0
-
     def distances(self, now: Output, before: Output) -> dict[str, tuple[float, Tensor]]:
         """Those of the final feature and of the stages."""
         if not now.stages:  # all of them frozen, and their output given

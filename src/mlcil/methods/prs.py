@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..core.config import option, with_default
-from ..memory.buffer import Budget, Memory, StreamBuffer
-from ..memory.prs import partitioning_reservoir
-from ..memory.stream import Policy
+from ..memory.buffer import POLICIES, Budget, Memory, StreamBuffer
 from .rehearsal import Rehearsal, RehearsalConfig
 
 ONE_PASS = {"epochs": 1, "batch_size": 10, "base_lr": 1e-4, "lr": 1e-4}  # PRS, section 5
@@ -50,13 +48,10 @@ class PRS(Rehearsal):
     finetuning_options = {}
     takes_every_epoch = False  # the stream passes once; later epochs leave the memory alone
 
-    def policy(self) -> Policy:
-        """How the memory chooses which images to take and which to drop."""
-        return partial(partitioning_reservoir, rho=self.config.rho)
-
     def make_buffer(self, budget: Budget) -> Memory:
-        """A streaming memory with this policy."""
-        return StreamBuffer(budget, self.config.exemplar_labels == "stored_onwards", self.policy())
+        """A streaming memory, with the shares that the `rho` option says."""
+        policy = partial(POLICIES[self.config.selection], rho=self.config.rho)
+        return StreamBuffer(budget, self.config.exemplar_labels == "stored_onwards", policy)
 
     def classification(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The asymmetric loss, or plain cross-entropy averaged over the classes."""

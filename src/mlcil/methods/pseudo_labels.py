@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,23 +23,12 @@ TOLERANCE = 0.1  # on the mean number of pseudo labels; KRT, algorithm 1
 LOWEST, HIGHEST = 1e-4, 0.999999  # bounds of the threshold; authors' code
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """The outcome of the search.
+class Threshold(NamedTuple):
+    """The outcome of the search."""
 
-    Attributes:
-        value: scores above it become pseudo labels.
-        mean_count: pseudo labels per image at this threshold.
-        target: the mean number that was aimed at.
-        met: whether `mean_count` is within the tolerance of `target`.
-        steps: how many steps of the paper's algorithm lead here; -1 where that algorithm would not end.
-    """
-
-    value: float
-    mean_count: float
-    target: float
-    met: bool
-    steps: int
+    value: float  # scores above it become pseudo labels
+    mean_count: float  # pseudo labels per image at this threshold
+    met: bool  # whether `mean_count` is within the tolerance of the target
 
 
 def find_threshold(
@@ -68,9 +59,9 @@ def find_threshold(
     steps = min(bisect_left(walk, True, key=is_met_or_passed), len(walk) - 1)
     count = _mean_count(scores, walk[steps])
     if abs(count - target) <= tolerance:
-        return Threshold(walk[steps], count, target, True, steps)
+        return Threshold(walk[steps], count, True)
     value, count = _closest(scores, target)
-    return Threshold(value, count, target, abs(count - target) <= tolerance, -1)
+    return Threshold(value, count, abs(count - target) <= tolerance)
 
 
 def _walk(start: float, step: float) -> list[float]:
@@ -104,17 +95,11 @@ def _closest(scores: NDArray[np.floating], target: float) -> tuple[float, float]
 
 @dataclass(frozen=True)
 class ClassRecall:
-    """How sure the model is of each class where the class is known to be (HCP, recall enhancement; KBK adds entropy).
+    """How sure the model is of each class where it is known to be (HCP, recall enhancement; KBK adds entropy)."""
 
-    Attributes:
-        confidence: (K,) mean probability over the class's positives; NaN before there was one.
-        entropy: (K,) mean binary entropy, in nats, over the same images.
-        count: (K,) how many they were.
-    """
-
-    confidence: Tensor
-    entropy: Tensor
-    count: Tensor
+    confidence: Tensor  # (K,) mean probability over the class's positives; NaN before there was one
+    entropy: Tensor  # (K,) mean binary entropy, in nats, over the same images
+    count: Tensor  # (K,) how many they were
 
     @classmethod
     def empty(cls) -> ClassRecall:
@@ -134,7 +119,8 @@ class ClassRecall:
         means = [(value * weight).sum(0) / count.clamp(min=1) for value in (scores, binary_entropy(scores))]
         before = (self.confidence, self.entropy, self.count)
         found = zip((*means, count), before, (math.nan, math.nan, 0.0), strict=True)
-        return ClassRecall(*(torch.where(seen, new, _widened(old, len(seen), fill)) for new, old, fill in found))
+        added = len(seen) - len(self.count)
+        return ClassRecall(*(torch.where(seen, new, F.pad(old, (0, added), value=fill)) for new, old, fill in found))
 
     def accepts(self, scores: Tensor, gate: bool = True) -> Tensor:
         """Which classes an image is taken to show: bool (B, K) from probabilities (B, K).
@@ -153,20 +139,8 @@ def binary_entropy(probabilities: Tensor) -> Tensor:
     return entropy
 
 
-def _widened(values: Tensor, length: int, fill: float) -> Tensor:
-    return torch.cat([values, values.new_full((length - len(values),), fill)])
-
-
 def fill_unknown(labels: Tensor, pseudo: Tensor) -> Tensor:
-    """Fill the unknown labels of old classes with pseudo labels.
-
-    Arguments:
-        labels: (B, K), unknown (-1) in old columns unless an exemplar's annotation is known.
-        pseudo: bool (B, K_old), which old classes an image is taken to show.
-
-    Returns:
-        (B, K) labels without an unknown entry in the old columns.
-    """
+    """Fill the unknown labels of old classes, in (B, K), with pseudo labels, bool (B, K_old)."""
     old = labels[:, : pseudo.shape[1]]
     filled = torch.where(old == UNKNOWN, pseudo.to(labels.dtype), old)
     return torch.cat([filled, labels[:, pseudo.shape[1] :]], dim=1)

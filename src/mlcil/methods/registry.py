@@ -79,11 +79,7 @@ def all_methods() -> dict[str, type[Method]]:
 
 
 def method_class(name: str) -> type[Method]:
-    """The method of that name.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The method of that name."""
     methods = all_methods()
     if name not in methods:
         raise unknown_name("method", name, methods)

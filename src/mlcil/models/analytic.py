@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import UserError
 from .backbone import Backbone
@@ -20,31 +18,16 @@ SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one
 CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 
 
-@dataclass(frozen=True)
-class FeatureShape:
-    """How an image becomes a vector.
-
-    Attributes:
-        expansion: random features max(0, R x) beside the standardised x itself.
-        pooling: of the feature map over positions: "average", "max" or "both".
-        power: of the pooled values, sign kept; 0.5 evens out features that fire rarely and strongly.
-        window: side of the square windows that are scored besides the whole image, as a part of the map's side; 0 none.
-        window_weight: of the best window's score, beside the whole image's.
-    """
-
-    expansion: int = 2048
-    pooling: str = "average"
-    power: float = 0.5
-    window: float = 0.4
-    window_weight: float = 0.5
-
-
 class AnalyticTagger(Tagger):
     """Scores by weights that `set_solution` is given.
 
     Before there are any, the logits are those of ordinary heads, so that a first session can train the backbone.
 
     Arguments:
+        expansion: random features max(0, R x) beside the standardised x itself.
+        power: of the pooled values, sign kept; 0.5 evens out features that fire rarely and strongly.
+        window: side of the square windows that are scored besides the whole image, as a part of the map's side; 0 none.
+        window_weight: of the best window's score, beside the whole image's.
         attention: trained in the first session; its embedding then joins the features.
         trains_base: whether the first session trains at all.
     """
@@ -59,24 +42,24 @@ class AnalyticTagger(Tagger):
     def __init__(
         self,
         backbone: Backbone,
-        shape: FeatureShape,
-        attention: AttentionShape | None = None,
-        trains_base: bool = False,
+        expansion: int,
+        power: float,
+        window: float,
+        window_weight: float,
+        attention: AttentionShape | None,
+        trains_base: bool,
     ) -> None:
         super().__init__(backbone, attention)
-        self.shape, self.trains_base = shape, trains_base
-        pooled = backbone.channels * (2 if shape.pooling == "both" else 1)
-        size = pooled + (attention.width if attention else 0)
+        self.power, self.window, self.window_weight = power, window, window_weight
+        self.trains_base = trains_base
+        size = backbone.channels + (attention.width if attention else 0)
         # Each random feature looks at the standardised x along a direction of about unit length.
-        self.register_buffer("projection", torch.randn(size, shape.expansion) / size**0.5)
+        self.register_buffer("projection", torch.randn(size, expansion) / size**0.5)
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("deviation", torch.ones(size))
-        for name, solution in (
-            ("weights", torch.zeros(self.width, 0)),
-            ("slope", torch.ones(0)),
-            ("offset", torch.zeros(0)),
-        ):
-            self.register_buffer(name, solution)
+        self.register_buffer("weights", torch.zeros(self.width, 0))
+        self.register_buffer("slope", torch.ones(0))
+        self.register_buffer("offset", torch.zeros(0))
 
     @property
     def width(self) -> int:
@@ -104,7 +87,7 @@ class AnalyticTagger(Tagger):
     def describe(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, p), the pooled features before standardisation."""
         features = self.backbone(images)
-        return self._joined(_pooled(features, self.shape.pooling), self._embedded(features))
+        return self._joined(_pooled(features), self._embedded(features))
 
     def expand(self, described: Tensor) -> Tensor:
         """(..., p) -> (..., d): random features, the standardised ones, and 1."""
@@ -126,11 +109,7 @@ class AnalyticTagger(Tagger):
         return F.pad(inside, (left, width - columns - left, top, height - rows - top), mode="replicate")
 
     def standardise(self, described: Tensor) -> None:
-        """Take mean and deviation of features from (N, p).
-
-        Raises:
-            UserError: no feature differs between the images.
-        """
+        """Take mean and deviation of features from (N, p)."""
         values = described.double()
         deviation = values.std(0, unbiased=False)
         if not (deviation > 0).any():
@@ -148,9 +127,9 @@ class AnalyticTagger(Tagger):
 
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""
-        parts: list[nn.Module] = [self.backbone, *([self.attention] if self.attention is not None else [])]
-        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.grid, self.shape)).encode())
-        for value in (*_tensors(parts), self.mean, self.deviation, self.projection):
+        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.grid, self.power)).encode())
+        learnt = [] if self.attention is None else self.attention.state_dict().values()
+        for value in (*self.backbone.state_dict().values(), *learnt, self.mean, self.deviation, self.projection):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:32]
 
@@ -162,17 +141,17 @@ class AnalyticTagger(Tagger):
 
     def _combined(self, features: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self._embedded(features)
-        whole = self._score(_pooled(features, self.shape.pooling), embedded)  # (B, K)
-        if not self.shape.window or self._window_sides(features) == [*features.shape[-2:]]:
+        whole = self._score(_pooled(features), embedded)  # (B, K)
+        if not self.window or self._window_sides(features) == [*features.shape[-2:]]:
             return whole, whole
-        return whole, whole + self.shape.window_weight * self._window_scores(features, embedded).amax(1)
+        return whole, whole + self.window_weight * self._window_scores(features, embedded).amax(1)
 
     def _window_sides(self, features: Tensor) -> list[int]:
-        return [max(1, round(self.shape.window * side)) for side in features.shape[-2:]]
+        return [max(1, round(self.window * side)) for side in features.shape[-2:]]
 
     def _window_scores(self, features: Tensor, embedded: Tensor | None) -> Tensor:
         """(B, C, h, w) -> (B, W, K), every window with the embedding of the whole image."""
-        windows = _windows(features, self.shape.pooling, self._window_sides(features))
+        windows = _windows(features, self._window_sides(features))
         return self._score(windows, None if embedded is None else embedded[:, None])
 
     def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
@@ -182,7 +161,7 @@ class AnalyticTagger(Tagger):
 
     def _joined(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
         """(..., C) and (..., e), which may lack the windows' dimension -> (..., p)."""
-        powered = pooled.sign() * pooled.abs() ** self.shape.power
+        powered = pooled.sign() * pooled.abs() ** self.power
         if embedded is None:
             return powered
         return torch.cat([powered, embedded.expand(*powered.shape[:-1], -1)], dim=-1)
@@ -200,21 +179,11 @@ def tempered(logits: Tensor) -> Tensor:
     return torch.where(excess > 0, logits.sign() * (CERTAIN + torch.log1p(excess)), logits)
 
 
-def _tensors(modules: list[nn.Module]) -> Iterator[Tensor]:
-    for module in modules:
-        yield from module.state_dict().values()
+def _pooled(features: Tensor) -> Tensor:
+    """(B, C, h, w) -> (B, C)."""
+    return _windows(features, [*features.shape[-2:]])[:, 0]
 
 
-def _pooled(features: Tensor, pooling: str) -> Tensor:
-    """(B, C, h, w) -> (B, C or 2 C)."""
-    return _windows(features, pooling, [*features.shape[-2:]])[:, 0]
-
-
-def _windows(features: Tensor, pooling: str, sides: list[int]) -> Tensor:
-    """(B, C, h, w) -> (B, W, C or 2 C), pooled within every window of these sides."""
-    made = []
-    if pooling in ("average", "both"):
-        made.append(F.avg_pool2d(features, sides, stride=1))
-    if pooling in ("max", "both"):
-        made.append(F.max_pool2d(features, sides, stride=1))
-    return torch.cat(made, dim=1).flatten(2).transpose(1, 2)
+def _windows(features: Tensor, sides: list[int]) -> Tensor:
+    """(B, C, h, w) -> (B, W, C), the mean within every window of these sides."""
+    return F.avg_pool2d(features, sides, stride=1).flatten(2).transpose(1, 2)

@@ -14,10 +14,8 @@ LINEAR_STD = 0.01  # normal start of every linear layer of the block at width 38
 MLP_RATIO = 4
 
 
-class CrossAttention(nn.Module):
-    """One query per head, from the KT token, attends to the patches and to a session's own tokens.
-
-    A session's own tokens are KR_s, or KR_s and KT. All inputs are already normalised.
+class AttentionBlock(nn.Module):
+    """The layers of a block: attention with a projection, and an MLP, each after a norm.
 
     Arguments:
         width: d, the size of a token.
@@ -27,10 +25,26 @@ class CrossAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.scale = heads, (width // heads) ** -0.5
+        self.norm = nn.LayerNorm(width)
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
         self.project = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_in = nn.Linear(width, MLP_RATIO * width)
+        self.mlp_out = nn.Linear(MLP_RATIO * width, width)
+
+    def with_mlp(self, embedded: Tensor) -> Tensor:
+        """What the MLP makes of embeddings (..., d), added to them."""
+        result: Tensor = embedded + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(embedded))))
+        return result
+
+
+class CrossAttention(AttentionBlock):
+    """One query per head, from the KT token, attends to the patches and to a session's own tokens.
+
+    A session's own tokens are KR_s, or KR_s and KT. All inputs are already normalised.
+    """
 
     def moved_query(self, kt: Tensor) -> Tensor:
         """What a token is multiplied by to get its logit in each head: (1, d) -> (d, heads)."""
@@ -39,11 +53,7 @@ class CrossAttention(nn.Module):
         return torch.einsum("hc,hcd->dh", query, self._by_head(self.key.weight))
 
     def weights(self, on_patches: Tensor, on_own: Tensor) -> Tensor:
-        """The softmax of one session over patches and own tokens, from the logits (B, P, heads) and (n, heads).
-
-        Returns:
-            (B, heads, P + n).
-        """
+        """The softmax of one session from its logits on patches (B, P, heads) and own (n, heads): (B, heads, P + n)."""
         logits = torch.cat([on_patches, on_own.expand(len(on_patches), -1, -1)], dim=1)
         return logits.transpose(1, 2).softmax(dim=-1)
 
@@ -121,10 +131,6 @@ class IncrementalCrossAttention(PatchAttention):
     of the earlier ones as they are, to the bit.
 
     Arguments:
-        channels: C, of the backbone's feature map.
-        grid: (H, W) of the feature map; other sizes get interpolated positions.
-        width: d, the size of a token (384 on COCO, 768 on VOC; KRT, section 4.1).
-        heads: attention heads (8; KRT, section 4.1).
         attend_to_query: whether the KT token is among keys and values (the authors' code) or not (the paper).
     """
 
@@ -133,21 +139,13 @@ class IncrementalCrossAttention(PatchAttention):
         self.attend_to_query = attend_to_query
         self.kt = nn.Parameter(torch.empty(1, width))
         self.kr = nn.ParameterList()
-        self.norm = nn.LayerNorm(width)
         self.attention = CrossAttention(width, heads)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp_in = nn.Linear(width, MLP_RATIO * width)
-        self.mlp_out = nn.Linear(MLP_RATIO * width, width)
         self._initialise(self.kt)
-
-    def grow(self) -> None:
-        """Add the KR token of one more session."""
-        token = torch.empty_like(self.kt)
-        self.kr.append(nn.Parameter(nn.init.trunc_normal_(token, std=TOKEN_STD)))
 
     def open_session(self, classes: int) -> nn.Module:
         """Add the session's KR token; its head maps (B, d) -> (B, classes)."""
-        self.grow()
+        token = torch.empty_like(self.kt)
+        self.kr.append(nn.Parameter(nn.init.trunc_normal_(token, std=TOKEN_STD)))
         width = self.kt.shape[1]
         return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
 
@@ -169,20 +167,20 @@ class IncrementalCrossAttention(PatchAttention):
         return torch.stack(self._weights(*self._tokens(features)))
 
     def embed(self, features: Tensor, weights: Tensor) -> list[Tensor]:
-        """`forward` with the softmax given, as from `weights`: (B, C, H, W) -> for each session (B, d)."""
+        """`forward` with the softmax given."""
         return self._mix(list(weights), *self._tokens(features))
 
     def _tokens(self, features: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The normalised patches (B, P, d), and for each session its own tokens (1 or 2, d)."""
         own = [torch.cat([kr, self.kt]) if self.attend_to_query else kr for kr in self.kr]
-        return self.norm(self.patches(features)), [self.norm(one) for one in own]
+        return self.attention.norm(self.patches(features)), [self.attention.norm(one) for one in own]
 
     def _weights(self, patches: Tensor, own: list[Tensor]) -> list[Tensor]:
-        query = self.attention.moved_query(self.norm(self.kt))
+        query = self.attention.moved_query(self.attention.norm(self.kt))
         on_patches = patches @ query  # (B, P, heads), the same for every session
         return [self.attention.weights(on_patches, one @ query) for one in own]
 
     def _mix(self, weights: list[Tensor], patches: Tensor, own: list[Tensor]) -> list[Tensor]:
         # The residual goes onto the raw KT token.
         attended = [self.kt + self.attention.mix(w, patches, one) for w, one in zip(weights, own, strict=True)]
-        return [one + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(one)))) for one in attended]
+        return [self.attention.with_mlp(one) for one in attended]

@@ -86,9 +86,6 @@ class Backbone(nn.Module):
 
         Arguments:
             amount: "none", a number of stages counted from the input, or "all".
-
-        Raises:
-            UserError: it is none of these.
         """
         if amount == "all":
             self._cut = len(self._layers)

@@ -5,36 +5,25 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .attention import MLP_RATIO, TOKEN_STD, PatchAttention
+from .attention import TOKEN_STD, AttentionBlock, PatchAttention
 
 TINY = 1e-30  # keeps a quotient of two shares of nothing finite
 
 
-class QueryBlock(nn.Module):
+class QueryBlock(AttentionBlock):
     """Each query attends to [itself, patches], or to the patches alone, and passes an MLP.
 
     No query sees another, so what comes of a class does not depend on which other classes there are.
 
     Arguments:
-        width: d, the size of a token.
-        heads: number of attention heads; divides `width`.
         attend_to_query: whether a query is among its own keys and values.
     """
 
     def __init__(self, width: int, heads: int, attend_to_query: bool) -> None:
-        super().__init__()
-        self.heads, self.scale, self.attend_to_query = heads, (width // heads) ** -0.5, attend_to_query
-        self.norm = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width, bias=False)
-        self.key = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width, bias=False)
-        self.project = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp_in = nn.Linear(width, MLP_RATIO * width)
-        self.mlp_out = nn.Linear(MLP_RATIO * width, width)
+        super().__init__(width, heads)
+        self.attend_to_query = attend_to_query
 
     def read(self, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the patches: (B, P, d) -> twice (B, heads, P, d/heads)."""
@@ -42,14 +31,9 @@ class QueryBlock(nn.Module):
         return self._split(self.key(normed)), self._split(self.value(normed))
 
     def weights(self, queries: Tensor, key: Tensor) -> Tensor:
-        """The softmax of every query.
+        """The softmax of every query, (B, heads, n, P + 1 or 0): the patches, then the query itself if it takes part.
 
-        Arguments:
-            queries: (B, n, d), or (1, n, d) where they are the same for all images.
-            key: (B, heads, P, d/heads), as from `read`.
-
-        Returns:
-            (B, heads, n, P + 1 or 0): the patches, then the query itself where it takes part.
+        The queries are (B, n, d), or (1, n, d) where they are the same for all images; the key is that of `read`.
         """
         normed = self.norm(queries)
         query = self._split(self.query(normed)) * self.scale  # (B or 1, heads, n, d/heads)
@@ -65,21 +49,14 @@ class QueryBlock(nn.Module):
         mixed = weights[..., : value.shape[2]] @ value  # (B, heads, n, d/heads)
         if self.attend_to_query:
             mixed = mixed + weights[..., -1:] * self._split(self.value(self.norm(queries)))
-        embedded = queries + self.project(mixed.transpose(1, 2).flatten(2))  # residual onto the raw query
-        result: Tensor = embedded + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(embedded))))
-        return result
+        return self.with_mlp(queries + self.project(mixed.transpose(1, 2).flatten(2)))  # residual onto the raw query
 
     def _split(self, tokens: Tensor) -> Tensor:
         return tokens.reshape(*tokens.shape[:2], self.heads, -1).transpose(1, 2)  # (B, heads, tokens, d/heads)
 
 
 class ClassRows(nn.Module):
-    """A head in which each class reads its own embedding: w_j . norm(o_j) + b_j.
-
-    Arguments:
-        width: d, the size of an embedding.
-        classes: n.
-    """
+    """A head in which each class reads its own embedding: w_j . norm(o_j) + b_j."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -99,10 +76,6 @@ class ClassQueryAttention(PatchAttention):
     never changes: more sessions leave the embeddings of the earlier ones as they are, to the bit.
 
     Arguments:
-        channels: C, of the backbone's feature map.
-        grid: (H, W) of the feature map; other sizes get interpolated positions.
-        width: d, the size of a query.
-        heads: attention heads.
         layers: how many times the queries attend, always to the same patches.
         attend_to_query: see `QueryBlock`.
     """
@@ -121,14 +94,10 @@ class ClassQueryAttention(PatchAttention):
         self.blocks = nn.ModuleList([QueryBlock(width, heads, attend_to_query) for _ in range(layers)])
         self._initialise()
 
-    def grow(self, classes: int) -> None:
-        """Add the queries of a session of `classes` classes."""
-        start = self.position.new_empty(classes, self.position.shape[1])
-        self.queries.append(nn.Parameter(nn.init.trunc_normal_(start, std=TOKEN_STD)))
-
     def open_session(self, classes: int) -> nn.Module:
         """Add a session's queries; its head maps (B, classes, d) -> (B, classes)."""
-        self.grow(classes)
+        start = self.position.new_empty(classes, self.position.shape[1])
+        self.queries.append(nn.Parameter(nn.init.trunc_normal_(start, std=TOKEN_STD)))
         return ClassRows(self.position.shape[1], classes)
 
     def session_tokens(self) -> list[nn.Parameter]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,43 +15,7 @@ from .tagger import Output, Tagger
 PROMPT_BOUND = 1.0  # keys and prompts start uniform in [-1, 1], as in PyTorch ports; the official code: [0, 0.01)
 
 
-@dataclass(frozen=True)
-class PromptShape:
-    """The shape of the prompt pool.
-
-    Arguments:
-        pool: M, prompts in the pool.
-        length: L_p, tokens per prompt.
-        chosen: N, prompts per image.
-        batchwise: in training, the whole batch uses the prompts that most of its images ask for.
-    """
-
-    pool: int = 10
-    length: int = 10
-    chosen: int = 4
-    batchwise: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse a pool that cannot give an image its prompts."""
-        if self.length < 1:
-            raise UserError(f"prompt length: got {self.length}, expected at least 1 token")
-        if not 1 <= self.chosen <= self.pool:
-            raise UserError(f"prompts chosen per image: got {self.chosen}, expected 1 to {self.pool}, the pool's size")
-
-
-class Choice(NamedTuple):
-    """Which prompts a batch uses.
-
-    Attributes:
-        ids: (B, N) places in the pool.
-        match: (B,) sum over an image's prompts of cos(query, key); float32.
-    """
-
-    ids: Tensor
-    match: Tensor
-
-
-def choose(queries: Tensor, keys: Tensor, count: int, batchwise: bool) -> Choice:
+def choose(queries: Tensor, keys: Tensor, count: int, batchwise: bool) -> tuple[Tensor, Tensor]:
     """The prompts whose keys are most similar to the query; of equal ones, those of lower id (L2P, section 4.2).
 
     Arguments:
@@ -62,7 +25,8 @@ def choose(queries: Tensor, keys: Tensor, count: int, batchwise: bool) -> Choice
         batchwise: whether every image gets the prompts that most images of the batch ask for.
 
     Returns:
-        The choice. The mean of its `match` over the batch is the pull term of the loss.
+        (B, N) places in the pool, and (B,) float32, the sum over an image's prompts of cos(query, key). Its mean over
+        the batch is the pull term of the loss.
     """
     directions = F.normalize(queries.float(), dim=1), F.normalize(keys.float(), dim=1)
     # Products and a sum in place of a matrix product, which autocast would take out of float32.
@@ -72,7 +36,7 @@ def choose(queries: Tensor, keys: Tensor, count: int, batchwise: bool) -> Choice
         chosen = ids.flatten()
         votes = torch.zeros_like(keys[:, 0], dtype=torch.int64).scatter_add_(0, chosen, torch.ones_like(chosen))  # (M,)
         ids = _largest(votes, count).expand(len(queries), -1)
-    return Choice(ids, cosine.gather(1, ids).sum(dim=1))
+    return ids, cosine.gather(1, ids).sum(dim=1)
 
 
 class PromptedTagger(Tagger):
@@ -88,7 +52,10 @@ class PromptedTagger(Tagger):
 
     Arguments:
         backbone: a timm VisionTransformer; none of its parameters is trained.
-        shape: of the prompt pool.
+        pool: M, prompts in the pool.
+        length: L_p, tokens per prompt.
+        chosen: N, prompts per image.
+        batchwise: in training, the whole batch uses the prompts that most of its images ask for.
         unfreeze: train the backbone too. The query then comes from the net as it is by now.
 
     Attributes:
@@ -98,12 +65,16 @@ class PromptedTagger(Tagger):
 
     enters_backbone = True
 
-    def __init__(self, backbone: Backbone, shape: PromptShape, unfreeze: bool = False) -> None:
+    def __init__(
+        self, backbone: Backbone, pool: int, length: int, chosen: int, batchwise: bool, unfreeze: bool
+    ) -> None:
         _require_transformer(backbone)
+        if chosen > pool:
+            raise UserError(f"prompts chosen per image: got {chosen}, expected 1 to {pool}, the pool's size")
         super().__init__(backbone)
-        self.shape = shape
-        self.keys = nn.Parameter(torch.empty(shape.pool, backbone.channels))
-        self.prompts = nn.Parameter(torch.empty(shape.pool, shape.length, backbone.channels))
+        self.chosen, self.batchwise = chosen, batchwise
+        self.keys = nn.Parameter(torch.empty(pool, backbone.channels))
+        self.prompts = nn.Parameter(torch.empty(pool, length, backbone.channels))
         for parameter in (self.keys, self.prompts):
             nn.init.uniform_(parameter, -PROMPT_BOUND, PROMPT_BOUND)
         if not unfreeze:
@@ -115,7 +86,7 @@ class PromptedTagger(Tagger):
         tokens = net.patch_drop(net._pos_embed(net.patch_embed(images)))  # (B, prefix + patches, C)
         with torch.no_grad():
             query = self._query(tokens)
-        ids, match = choose(query, self.keys, self.shape.chosen, self.training and self.shape.batchwise)
+        ids, match = choose(query, self.keys, self.chosen, self.training and self.batchwise)
         pooled = self._prompted(tokens, self.prompts[ids].flatten(1, 2))
         logits = torch.cat([head(pooled) for head in self.heads], dim=1)
         return Output(logits, pooled, pooled.new_zeros(len(pooled), 0, 0), match=match)

@@ -21,31 +21,12 @@ SMALLEST_GAP = 0.1  # between images with a class and without, in deviations; li
 
 
 class Solution(NamedTuple):
-    """Weights, and how much they lean on single images.
+    """Weights, and how much they lean on single images."""
 
-    Attributes:
-        weights: (d, K) float64.
-        ridge: their strength.
-        freedom: effective number of parameters per image, in 0..1: how much an image's own label moves its own score.
-        error: the generalised cross-validation error, mean over classes, relative to guessing the mean.
-    """
-
-    weights: Tensor
-    ridge: float
-    freedom: float
-    error: float
-
-
-class ScoreCalibration(NamedTuple):
-    """What a class's score s means: the probability is sigmoid(slope s + offset), and s > threshold says present.
-
-    Attributes:
-        slope, offset, threshold: (K,) float64.
-    """
-
-    slope: Tensor
-    offset: Tensor
-    threshold: Tensor
+    weights: Tensor  # (d, K) float64
+    ridge: float  # their strength
+    freedom: float  # parameters per image in effect, in 0..1: how much an image's own label moves its own score
+    error: float  # of generalised cross-validation, mean over classes, relative to guessing the mean
 
 
 def solve(statistics: Statistics, ridge: float) -> Solution:
@@ -54,9 +35,6 @@ def solve(statistics: Statistics, ridge: float) -> Solution:
     Arguments:
         statistics: sums over images whose last feature is 1.
         ridge: above 0.
-
-    Raises:
-        UserError: the sums are not finite, or hold no image.
     """
     factor = _factor(statistics, ridge)
     weights = torch.cholesky_solve(statistics.cross, factor)
@@ -89,12 +67,16 @@ def choose_ridge(statistics: Statistics) -> Solution:
     return at(best) if asked is statistics else solve(statistics, at(best).ridge)
 
 
-def score_calibration(statistics: Statistics, solution: Solution) -> ScoreCalibration:
+def score_calibration(statistics: Statistics, solution: Solution) -> tuple[Tensor, Tensor, Tensor]:
     """What scores mean, from the sums alone: two Gaussians of one variance, images with the class and without.
 
     An image of the sums had a part in its own score, `Solution.freedom`, which a new image has not; the means are
     corrected for it. The threshold is where the F1 of the two Gaussians is highest. A class without any positive is
     never present.
+
+    Returns:
+        slope, offset and threshold, each (K,) float64: sigmoid(slope s + offset) is the probability of a class with
+        score s, and s > threshold says that it is present.
     """
     weights, count = solution.weights, statistics.weight
     mean = weights.T @ statistics.total / count
@@ -111,9 +93,7 @@ def score_calibration(statistics: Statistics, solution: Solution) -> ScoreCalibr
     offset = torch.log(share / (1 - share)) - slope * (high + low) / 2
     threshold = _best_threshold(high, low, spread.sqrt(), share)
     seen = statistics.positives > 0
-    return ScoreCalibration(
-        torch.where(seen, slope, 1.0), torch.where(seen, offset, ABSENT), torch.where(seen, threshold, math.inf)
-    )
+    return torch.where(seen, slope, 1.0), torch.where(seen, offset, ABSENT), torch.where(seen, threshold, math.inf)
 
 
 def _best_threshold(high: Tensor, low: Tensor, deviation: Tensor, share: Tensor) -> Tensor:

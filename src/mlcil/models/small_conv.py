@@ -18,6 +18,11 @@ class SmallConvNet(nn.Module):
         blocks = [_block(a, b, halve=b != WIDTHS[-1]) for a, b in pairwise(widths)]
         self.blocks = nn.Sequential(*blocks)
         self.num_features = WIDTHS[-1]
+        self.feature_info = [{"module": f"blocks.{number}"} for number in range(len(blocks))]
+
+    def group_matcher(self, coarse: bool) -> dict[str, str]:
+        """Which parameters belong to which stage, as timm's nets say it."""
+        return {"blocks": r"^blocks\.(\d+)"}
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, 128, H/8, W/8)."""

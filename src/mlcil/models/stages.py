@@ -8,14 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .small_conv import SmallConvNet
-
 
 def stage_parameters(net: Any) -> list[list[str]]:
     """The names of a net's parameters, stem first, stage by stage."""
-    if isinstance(net, SmallConvNet):
-        names = [name for name, _ in net.named_parameters()]
-        return [[name for name in names if name.startswith(f"blocks.{n}.")] for n in range(len(net.blocks))]
     from timm.models import group_parameters
 
     return list(group_parameters(net, net.group_matcher(coarse=True)).values())
@@ -23,11 +18,7 @@ def stage_parameters(net: Any) -> list[list[str]]:
 
 def stage_modules(net: Any) -> list[nn.Module]:
     """The modules whose outputs are the maps of a net's last four stages; empty where it does not say."""
-    if isinstance(net, SmallConvNet):
-        stages: list[nn.Module] = list(net.blocks)
-    else:
-        stages = [net.get_submodule(one["module"]) for one in getattr(net, "feature_info", [])[-4:]]
-    return [_last_link(stage) for stage in stages]
+    return [_last_link(net.get_submodule(one["module"])) for one in getattr(net, "feature_info", [])[-4:]]
 
 
 def freeze_parameters(net: nn.Module, names: set[str]) -> list[nn.Module]:
@@ -67,10 +58,8 @@ def module_chain(net: Any, images: Tensor) -> list[nn.Module]:
 
 def frozen_length(chain: list[nn.Module]) -> int:
     """How many modules at the start of the chain have no trainable parameter."""
-    for place, module in enumerate(chain):
-        if any(parameter.requires_grad for parameter in module.parameters()):
-            return place
-    return len(chain)
+    trained = (any(one.requires_grad for one in module.parameters()) for module in chain)
+    return next((place for place, is_trained in enumerate(trained) if is_trained), len(chain))
 
 
 def _last_link(module: nn.Module) -> nn.Module:

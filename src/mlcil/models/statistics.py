@@ -20,40 +20,24 @@ _SUMS = ("gram", "cross", "total", "positives", "counts", "weight", "images")
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Weighted sums over images with features z (d,), labels y (K,) of 0 and 1 and weights w; all float64, on the CPU.
+    """Weighted sums over images with features z (d,), labels y (K,) of 0 and 1 and weights w; float64, on the CPU."""
 
-    Attributes:
-        classes: the names of the K columns.
-        gram: (d (d + 1) / 2,), sum of w z z', of which only the lower triangle is kept, row by row; see `matrix`.
-        cross: (d, K), sum of w z y'.
-        total: (d,), sum of w z.
-        positives: (K,), sum of w y.
-        counts: (K,), how many images were annotated with each class, pseudo labels left out.
-        weight: (), sum of w.
-        images: (), how many there are.
-        features: what the features are; only sums of the same features can be brought together.
-    """
-
-    classes: tuple[str, ...]
-    gram: Tensor
-    cross: Tensor
-    total: Tensor
-    positives: Tensor
-    counts: Tensor
-    weight: Tensor
-    images: Tensor
-    features: str = ""
+    classes: tuple[str, ...]  # the names of the K columns
+    gram: Tensor  # (d (d + 1) / 2,), sum of w z z', of which only the lower triangle is kept, row by row; see `matrix`
+    cross: Tensor  # (d, K), sum of w z y'
+    total: Tensor  # (d,), sum of w z
+    positives: Tensor  # (K,), sum of w y
+    counts: Tensor  # (K,), how many images were annotated with each class, pseudo labels left out
+    weight: Tensor  # (), sum of w
+    images: Tensor  # (), how many there are
+    features: str = ""  # what the features are; only sums of the same features can be brought together
 
     @classmethod
     def empty(cls, width: int, features: str = "") -> Statistics:
         """Of no image and no class, for `width` features."""
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.float64)
-
-        number = torch.zeros((), dtype=torch.float64)
-        triangle = zeros(width * (width + 1) // 2)
-        return cls((), triangle, zeros(width, 0), zeros(width), zeros(0), zeros(0), number, number, features)
+        shapes = [(width * (width + 1) // 2,), (width, 0), (width,), (0,), (0,), (), ()]
+        sums = {key: torch.zeros(shape, dtype=torch.float64) for key, shape in zip(_SUMS, shapes, strict=True)}
+        return cls((), features=features, **sums)
 
     @property
     def width(self) -> int:
@@ -70,12 +54,7 @@ class Statistics:
         """With these classes in this order: a new one gets zeros, one that is not named is left out.
 
         To leave a class out is exact removal: the result is as if its labels had never been given.
-
-        Raises:
-            ValueError: a name occurs twice.
         """
-        if len(set(names)) != len(names):
-            raise ValueError(f"a class is named twice in {', '.join(names)}")
         place = {name: column for column, name in enumerate(self.classes)}
         old = [column for column, name in enumerate(names) if name in place]
         source = [place[names[column]] for column in old]
@@ -123,9 +102,6 @@ def merged(first: Statistics, second: Statistics) -> Statistics:
     """The statistics of two learners' images together, exactly; a class that both know is the same class.
 
     The columns are those of `first`, then those that only `second` has.
-
-    Raises:
-        UserError: their features are not the same.
     """
     check_same_features(first, second)
     names = list(dict.fromkeys((*first.classes, *second.classes)))
@@ -137,9 +113,6 @@ def without(whole: Statistics, part: Statistics) -> Statistics:
     """The statistics as if the images of `part`, say a session, had never been there.
 
     A class of which no image is left is left out as well.
-
-    Raises:
-        UserError: their features are not the same, or `part` was never in `whole`.
     """
     check_same_features(whole, part)
     for name in part.classes:
@@ -154,22 +127,14 @@ def without(whole: Statistics, part: Statistics) -> Statistics:
 
 
 def without_class(whole: Statistics, name: str) -> Statistics:
-    """The statistics as if the labels of one class had never been given; its images stay, as images of other classes.
-
-    Raises:
-        UserError: there is no such class.
-    """
+    """The statistics as if the labels of one class had never been given; its images stay, as those of others."""
     if name not in whole.classes:
         raise unknown_name("class", name, whole.classes)
     return whole.with_classes([one for one in whole.classes if one != name])
 
 
 def check_same_features(first: Statistics, second: Statistics) -> None:
-    """Make sure that sums can be brought together.
-
-    Raises:
-        UserError: the learners use different features.
-    """
+    """Make sure that sums can be brought together."""
     if (first.features, first.width) != (second.features, second.width):
         raise UserError(
             "the two learners do not have the same features: they need the same backbone, weights, image size, "

@@ -32,21 +32,13 @@ class AttentionShape:
 
 
 class Output(NamedTuple):
-    """The output of a tagger for a batch.
+    """The output of a tagger for a batch."""
 
-    Attributes:
-        logits: (B, K) over every class seen so far.
-        pooled: (B, C) mean of the feature map over positions.
-        embeddings: (B, t, d), one per session, or with class queries (B, K, d); (B, 0, 0) without cross-attention.
-        stages: (B, C_s, H_s, W_s) maps of the backbone's last stages, if the backbone watches them.
-        match: (B,) similarity of each image's query to the prompts it chose; None without prompts.
-    """
-
-    logits: Tensor
-    pooled: Tensor
-    embeddings: Tensor
-    stages: tuple[Tensor, ...] = ()
-    match: Tensor | None = None
+    logits: Tensor  # (B, K) over every class seen so far
+    pooled: Tensor  # (B, C) mean of the feature map over positions
+    embeddings: Tensor  # (B, t, d), one per session, or with class queries (B, K, d); (B, 0, 0) without attention
+    stages: tuple[Tensor, ...] = ()  # (B, C_s, H_s, W_s) maps of the backbone's last stages, if it watches them
+    match: Tensor | None = None  # (B,) similarity of each image's query to the prompts it chose
 
 
 class Tagger(nn.Module):

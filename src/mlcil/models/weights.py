@@ -32,7 +32,9 @@ def load_weights(backbone: Backbone, weights: str | None, class_counts: Collecti
         return None
     file = Path(weights).expanduser()
     if file.suffix in {".safetensors", ".pth", ".pt", ".bin"} or file.is_file():
-        _load_file(backbone, file, class_counts)
+        tensors = _read(file)
+        _refuse_leak(tensors, file, class_counts)
+        _fill(backbone, tensors, str(file))
         return file
     _load_tag(backbone, weights)
     return None
@@ -58,12 +60,6 @@ def _load_tag(backbone: Backbone, tag: str) -> None:
     configuration: Any = source.pretrained_cfg  # tags of one architecture may differ in normalisation
     backbone.mean, backbone.std = tuple(configuration["mean"]), tuple(configuration["std"])
     _fill(backbone, source.state_dict(), name)
-
-
-def _load_file(backbone: Backbone, file: Path, class_counts: Collection[int]) -> None:
-    tensors = _read(file)
-    _refuse_leak(tensors, file, class_counts)
-    _fill(backbone, tensors, str(file))
 
 
 def _read(file: Path) -> dict[str, Tensor]:
