@@ -80,8 +80,7 @@ def read_table(
     path_column = table.find(path, PATH_COLUMNS, "path")
     if path_column is None:
         raise UserError(f"{file} has no path column; expected one of {', '.join(PATH_COLUMNS)}, or give path=COLUMN")
-    split_column = table.find(split, SPLIT_COLUMNS, "split")
-    label_column = table.find(labels, LABEL_COLUMNS, "label")
+    split_column, label_column = table.find(split, SPLIT_COLUMNS, "split"), table.find(labels, LABEL_COLUMNS, "label")
     names = [cell.strip() for cell in table.column(path_column)]
     paths = _resolve(table, names, images or file.parent)
     is_test = _is_test(table, names, split_column, test_fraction)

@@ -106,8 +106,7 @@ def evaluate(
     Arguments:
         scored: the test images that show a seen class, with scores for all K seen classes.
         earlier: the results of all sessions before this one.
-        thresholds: (K,), those stored with the model, if there are any.
-        calibration: of the K classes, if images were set aside for it.
+        thresholds, calibration: of the K classes, where the model or the run has any.
 
     Raises:
         UserError: no test image shows any seen class, so there is nothing to measure.
