@@ -94,7 +94,7 @@ def planted():
     with torch.no_grad():
         for parameter in (*block.parameters(), *tagger.heads.parameters()):
             parameter.zero_()
-        for norm in (block.norm, tagger.heads[0][0], tagger.heads[1][0]):
+        for norm in (block.attention.norm, tagger.heads[0][0], tagger.heads[1][0]):
             norm.weight.fill_(1)
         block.projection.weight[:8, :8, 0, 0] = torch.eye(8)
         block.attention.value.weight.copy_(torch.eye(8))

@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ..core.errors import UserError
 
-ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least so many times the wanted one
+ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least this many times the wanted one
 CHUNK = 64  # images decoded between two flushes of the cache, all that an interrupted build can lose
 
 

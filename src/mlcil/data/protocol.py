@@ -150,7 +150,7 @@ def make_protocol(data: DataSet, text: str, order: str | None = None) -> Protoco
 
 
 def parse_protocol(text: str, classes: int) -> list[int]:
-    """The session sizes of `B<base>-C<step>` or `joint` over so many classes.
+    """The session sizes of `B<base>-C<step>` or `joint` over a number of classes.
 
     `B40-C10` over 80 classes gives [40, 10, 10, 10, 10]; B0 means no base session. Where the steps do
     not divide evenly, the last session takes what is left over.

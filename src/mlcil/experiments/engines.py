@@ -138,7 +138,7 @@ Engine = LocalEngine | RayEngine
 
 
 def make_engine(name: str, processors: int) -> Engine:
-    """Make the engine with this name, for runs that need so many processors together.
+    """Make the engine with this name, for runs that together need this number of processors.
 
     Raises:
         UserError: there is no engine with this name, or it cannot be used here.

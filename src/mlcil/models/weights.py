@@ -22,8 +22,8 @@ def load_weights(backbone: Backbone, weights: str | None, class_counts: Collecti
         backbone: changed in place.
         weights: None for a random start, "pretrained" for timm's default weights, a timm tag such as
             "miil_in21k", or the path of a .safetensors, .pth or .pt file.
-        class_counts: a file with a classifier of so many outputs is refused: it was most likely trained on
-            the benchmark's own classes, and would leak every class that is still to come.
+        class_counts: a file whose classifier has one of these numbers of outputs is refused: it was most likely
+            trained on the benchmark's own classes, and would leak every class that is still to come.
 
     Returns:
         The file the weights came from, if a local one.

@@ -25,7 +25,7 @@ class LossMeter:
         }
 
     def add(self, terms: Mapping[str, Tensor], images: int) -> None:
-        """Count loss terms, each a mean over so many images."""
+        """Count loss terms, each a mean over `images` images."""
         for name, term in terms.items():
             counted = term.detach() * images
             self._sums[name] = self._sums[name] + counted if name in self._sums else counted
