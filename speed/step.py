@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     ratios = [
-        against_literal("tresnet_m", 16, rounds, 1.4),
+        against_literal("tresnet_m", 16, rounds, 1.35),
         *growth("tresnet_m", 16, rounds, (0.05, 0.1, 1.05)),
         against_literal("mobilenetv2_100", 16, rounds, 1.7),
         against_literal("mobilenetv2_100", 64, rounds, None),
