@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import resource
 import sys
 import time
@@ -73,9 +74,17 @@ def _launch(settings: RunSettings) -> Fabric:
         precision=settings.precision,  # type: ignore[arg-type]
     )
     fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(_leave_process_group)
     if fabric.device.type == "cpu":
         keep_freed_memory()
     return fabric
+
+
+def _leave_process_group() -> None:
+    """End the threads that exchange tensors: a process that ends with them alive may be aborted."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 class _Run:
