@@ -189,3 +189,13 @@ def test_a_tag_brings_its_own_normalisation(weights, mean):
     backbone = SimpleNamespace(name="tf_efficientnet_b0", mean=(0.1,), std=(0.1,))
     _take_normalisation(backbone, weights)
     assert backbone.mean == mean
+
+
+def test_names_and_heads_must_be_as_many(trained, tmp_path):
+    shutil.copytree(trained["ft"], tmp_path / "run")
+    file = tmp_path / "run" / "session-03" / "state.safetensors"
+    tensors, values = load_state(file)
+    values["result"]["classes"].pop()
+    save_state(file, tensors, values)
+    with pytest.raises(UserError, match=r"does not fit the run's config\.yaml: heads for 7 classes, names for 6"):
+        open_run(tmp_path / "run")

@@ -137,6 +137,11 @@ def _restore(config: RunConfig, state: State, file: Path) -> tuple[Method, tuple
             method.load_state(State(part_of(state.tensors, "method."), state.values["method"]))
         found = state.values.get("calibration")
         calibration = None if found is None else Calibration.from_values(found)
+        # Scores under the wrong names would look right.
+        if sum(method.tagger.sizes) != len(classes):
+            raise ValueError(f"heads for {sum(method.tagger.sizes)} classes, names for {len(classes)}")
+        if calibration is not None and len(calibration.thresholds) != len(classes):
+            raise ValueError(f"calibration of {len(calibration.thresholds)} classes, names for {len(classes)}")
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"checkpoint {file} does not fit the run's config.yaml: {reason[:200]}") from error
