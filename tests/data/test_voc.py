@@ -102,4 +102,4 @@ def test_counts_of_the_real_lists(real_lists):
 
 def test_difficult_labels_of_the_real_lists(real_lists):
     data = read_voc(real_lists, difficult="unknown")
-    assert [(part.labels == -1).sum() for part in data] == [607, 619]
+    assert [(part.labels == -1).sum() for part in data[:2]] == [607, 619]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from ..core.errors import UserError, unknown_name
 
 PRESENT, ABSENT, UNKNOWN = 1, 0, -1
+BY_LABELS, EVERY_SESSION = 0, -1  # how an image arrives that no one session brings; see `LabelledImages.arrivals`
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class LabelledImages:
         classes: the K class names, in column order.
         split: which part of the data set this is, "train" or "test".
         pixels: uint8 (N, H, W, 3) for images that exist only in memory, else None.
+        digests: one per image, of its content, where that has been read already; else None.
+        arrivals: int16 (N,), the session, from 1, with which each image arrives; BY_LABELS for each session that has a
+            class which the image shows, EVERY_SESSION for all of them. None is BY_LABELS for all, as published.
     """
 
     paths: tuple[str, ...]
@@ -31,6 +36,8 @@ class LabelledImages:
     classes: tuple[str, ...]
     split: str
     pixels: NDArray[np.uint8] | None = None
+    digests: tuple[bytes, ...] | None = None
+    arrivals: NDArray[np.int16] | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.classes)) != len(self.classes):
@@ -47,6 +54,8 @@ class LabelledImages:
             paths=tuple(self.paths[row] for row in rows),
             labels=self.labels[rows],
             pixels=None if self.pixels is None else self.pixels[rows],
+            digests=None if self.digests is None else tuple(self.digests[row] for row in rows),
+            arrivals=None if self.arrivals is None else self.arrivals[rows],
         )
 
     def with_classes(self, classes: Sequence[str]) -> LabelledImages:
@@ -59,8 +68,24 @@ class LabelledImages:
         return replace(self, labels=self.labels[:, columns], classes=tuple(classes))
 
 
+class Level(IntEnum):
+    """How much a finding matters."""
+
+    FIX_FIRST = 1  # results will be wrong or meaningless
+    LOOK = 2  # probably a mistake
+    NOTE = 3  # good to know
+
+
+class Finding(NamedTuple):
+    """Something about the data that its owner should know: a whole sentence without a full stop."""
+
+    level: Level
+    text: str
+
+
 class DataSet(NamedTuple):
-    """The two parts of a data set; both have the same classes."""
+    """The two parts of a data set, which have the same classes, and what was noticed while it was read."""
 
     train: LabelledImages
     test: LabelledImages
+    findings: tuple[Finding, ...] = ()

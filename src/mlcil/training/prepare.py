@@ -17,7 +17,7 @@ from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.features import Feed, KeptStem, Views
-from ..data.images import UNKNOWN, DataSet, LabelledImages
+from ..data.images import UNKNOWN, LabelledImages
 from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
@@ -57,14 +57,14 @@ def prepare_data(settings: RunSettings, say: Say, change: Callable[[Protocol], P
         change: what to make of the protocol before anything uses it; for tests of methods.
     """
     data = load(settings.data, settings.images)
-    train, test = (_open(images, settings, say) for images in data)
+    train, test = (_open(images, settings, say) for images in (data.train, data.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
         others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise UserError(f"{bad[0]}{others}; --on-bad-image skip goes on without them")
     for reason in bad:
         say(f"left out: {reason}")
-    data = DataSet(_without(data.train, train.bad), _without(data.test, test.bad))
+    data = data._replace(train=_without(data.train, train.bad), test=_without(data.test, test.bad))
     protocol = change(make_protocol(data, settings.protocol, settings.order))
     if method_class(settings.method).is_joint:
         protocol = replace(protocol, sizes=(sum(protocol.sizes),))
