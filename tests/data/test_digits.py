@@ -26,7 +26,7 @@ def test_one_to_four_digits_all_known():
 
 def test_fewer_canvases_are_a_prefix_of_more():
     few, more = read_digits(train=3, test=2), read_digits(train=6, test=4)
-    for short, long in zip(few, more, strict=True):
+    for short, long in zip(few[:2], more[:2], strict=True):
         np.testing.assert_array_equal(short.pixels, long.pixels[: len(short)])
         np.testing.assert_array_equal(short.labels, long.labels[: len(short)])
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from ..core.errors import UserError
 
 ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least this many times the wanted one
+MEGAPIXELS = 50.0  # the largest image that is decoded
 CHUNK = 64  # images decoded between two flushes of the cache, all that an interrupted build can lose
 
 
@@ -44,7 +46,7 @@ def decode(path: str, size: int) -> NDArray[np.uint8]:
         BadImage: the file is missing, truncated, not an image, ...
     """
     with warnings.catch_warnings(action="ignore"):
-        return _decoded(path, _read(path), size)
+        return decode_content(path, read_content(path), size)
 
 
 def resized(image: Image.Image, size: int, box: tuple[float, float, float, float] | None = None) -> NDArray[np.uint8]:
@@ -74,7 +76,7 @@ class Decoding:
             if digests is not None and digest != digests[row]:
                 raise UserError(f"image {self.paths[row]} changed while it was read; repeat the command")
             try:
-                return content if isinstance(content, BadImage) else _decoded(self.paths[row], content, self.size)
+                return content if isinstance(content, BadImage) else decode_content(self.paths[row], content, self.size)
             except BadImage as error:
                 return error
 
@@ -92,13 +94,18 @@ class Decoding:
 def _fingerprint(path: str) -> tuple[bytes | BadImage, bytes]:
     """A file's content, or why it has none, and a digest of either."""
     try:
-        content = _read(path)
+        content = read_content(path)
     except BadImage as error:
         return error, blake2b(error.reason.encode(), digest_size=32, person=b"unreadable").digest()
     return content, blake2b(content, digest_size=32).digest()
 
 
-def _read(path: str) -> bytes:
+def read_content(path: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        BadImage: it is missing, a folder, ...
+    """
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
@@ -109,7 +116,29 @@ def _read(path: str) -> bytes:
         raise BadImage(path, f"unreadable ({error.strerror})") from None
 
 
-def _decoded(path: str, content: bytes, size: int) -> NDArray[np.uint8]:
+class Header(NamedTuple):
+    """What the first bytes of an image file say."""
+
+    width: int  # as a person sees the image
+    height: int
+    format: str  # such as JPEG
+
+
+def inspect(path: str, content: bytes, megapixels: float = MEGAPIXELS) -> Header:
+    """Read the header of an image file, without decoding it.
+
+    Raises:
+        BadImage: it is not an image, or too large.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return Header(image.width, image.height, image.format or "")
+    except UnidentifiedImageError:
+        raise BadImage(path, "not an image" if content else "empty") from None
+
+
+def decode_content(path: str, content: bytes, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
+    """Decode the content of an image file, uint8 (size, size, 3); the path is for the error."""
     try:
         with Image.open(io.BytesIO(content)) as image:
             box = _scale_down(image, size)

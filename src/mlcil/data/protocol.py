@@ -135,18 +135,21 @@ def make_protocol(data: DataSet, text: str, order: str | None = None) -> Protoco
     Raises:
         UserError: the text or the order is wrong, or a class has no training image.
     """
-    if "|" in text or "," in text or text.strip() in data.train.classes:
-        if order is not None:
-            raise UserError(f"protocol {text!r} fixes the class order itself; leave out the order {order!r}")
-        lists = _parse_lists(text, data.train.classes)
-        names = [name for part in lists for name in part]
-        sizes = [len(part) for part in lists]
-    else:
-        names = class_order(data.train.classes, order)
-        sizes = parse_protocol(text, len(names))
+    names, sizes = session_classes(data.train.classes, text, order)
     ordered = DataSet(data.train.with_classes(names), data.test.with_classes(names))
     _check_positives(ordered)
     return Protocol(ordered, tuple(sizes))
+
+
+def session_classes(classes: Sequence[str], text: str, order: str | None = None) -> tuple[list[str], list[int]]:
+    """The classes of all sessions one after another, and the number of each session's; see `make_protocol`."""
+    if "|" in text or "," in text or text.strip() in classes:
+        if order is not None:
+            raise UserError(f"protocol {text!r} fixes the class order itself; leave out the order {order!r}")
+        lists = _parse_lists(text, classes)
+        return [name for part in lists for name in part], [len(part) for part in lists]
+    names = class_order(classes, order)
+    return names, parse_protocol(text, len(names))
 
 
 def parse_protocol(text: str, classes: int) -> list[int]:

