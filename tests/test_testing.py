@@ -9,9 +9,10 @@ from torch import Tensor
 
 from mlcil import testing as checks
 from mlcil.core.state import State
+from mlcil.data.images import PRESENT
 from mlcil.data.loading import Batch
 from mlcil.data.protocol import Protocol, Session
-from mlcil.methods.base import Inference, Method
+from mlcil.methods.base import Inference, Method, TrainingSet
 from mlcil.methods.er import ER
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.lwf import LwF
@@ -58,6 +59,7 @@ def test_a_method_holds_to_its_promises(name: str, tmp_path: Path) -> None:
     checks.check_growth(trial)
     checks.check_resume(trial)
     checks.check_hidden_labels(trial)
+    checks.check_negatives(trial)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,16 @@ def test_a_first_session_can_be_shared(name: str, tmp_path: Path) -> None:
 
 def test_every_method_runs_in_two_processes() -> None:
     checks.check_processes([CASES[name] for name in (*all_methods(), "derpp reservoir")])
+
+
+class LeavesNegativesOut(FineTuning):
+    """Trains on the images that show a new class, as if there were no others."""
+
+    name = "leaves_negatives_out"
+
+    def training_set(self, session: Session) -> TrainingSet:
+        shows_one = (session.labels[:, session.first :] == PRESENT).any(axis=1)
+        return TrainingSet(session.indices[shows_one], session.labels[shows_one])
 
 
 class ForgetsItsState(LwF):
@@ -148,6 +160,7 @@ class TurnsItsState(FineTuning):
         (Hoards, checks.check_results, "a buffer of 1 keeps at most"),
         (GrowsBadly, checks.check_growth, "leaves the old classes' scores"),
         (TurnsItsState, checks.check_growth, "matrix keeps its memory layout"),
+        (LeavesNegativesOut, checks.check_negatives, "trains on images without a new class"),
         (NotPlain, checks.check_plain, "equals fine-tuning"),
         (CountsInSecret, checks.check_resume, "continues to the same result"),
     ],

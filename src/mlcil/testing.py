@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -29,8 +30,11 @@ from torch import Tensor
 from .core.config import build, option_names
 from .core.errors import UserError
 from .core.state import State, part_of
+from .data.images import BY_LABELS, EVERY_SESSION, PRESENT
 from .data.loading import Batch
 from .data.poison import poisoned
+from .data.protocol import Protocol
+from .evaluation.results import load_results
 from .memory.buffer import Budget
 from .methods.base import Method, MethodConfig
 from .methods.finetune import FineTuning
@@ -65,6 +69,7 @@ def check_method(method: type[Method], **values: Any) -> None:
         check_growth(trial)
         check_resume(trial)
         check_hidden_labels(trial)
+        check_negatives(trial)
         check_plain(trial)
         check_base(trial)
     check_processes([(method, values)])
@@ -208,6 +213,31 @@ def check_hidden_labels(trial: _Trial) -> None:
     out = trial.folder / "poisoned"
     run(trial.config(), out, _change=poisoned)
     trial.expect(_same_outcome(out, trial.whole()), "it reads no label that a session may not see")
+
+
+def check_negatives(trial: _Trial) -> None:
+    """Images that show no class of a session are trained on where they count, and hide what they should."""
+    folders = {
+        change: trial.folder / f"negatives {change.__name__}" for change in (_with_negatives, _poisoned_negatives)
+    }
+    for change, out in folders.items():
+        run(trial.config(epochs=1), out, _change=change)
+    plain, noisy = folders.values()
+    images = [[one.images for one in load_results(out).sessions] for out in (plain, trial.whole())]
+    trial.expect(all(more > few for more, few in zip(*images, strict=True)), "it trains on images without a new class")
+    trial.expect(_same_outcome(noisy, plain), "with negatives, it reads no label that a session may not see")
+
+
+def _with_negatives(protocol: Protocol) -> Protocol:
+    """The protocol with the images that show none of its classes as negatives of every session."""
+    train = protocol.data.train
+    shows_none = ~(train.labels == PRESENT).any(axis=1)
+    arrivals = np.where(shows_none, EVERY_SESSION, BY_LABELS).astype(np.int16)
+    return replace(protocol, data=protocol.data._replace(train=replace(train, arrivals=arrivals)), has_negatives=True)
+
+
+def _poisoned_negatives(protocol: Protocol) -> Protocol:
+    return poisoned(_with_negatives(protocol))
 
 
 def check_plain(trial: _Trial) -> None:

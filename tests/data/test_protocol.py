@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -324,3 +326,94 @@ def test_test_rows_grow_with_the_sessions(protocol):
     for session in protocol.sessions():
         rows = protocol.test_rows(session.stop)
         assert rows.tolist() == [row for row in range(len(truth)) if 1 in truth[row, : session.stop]]
+
+
+# Negatives ------------------------------------------------------------------------------------------
+
+LABELS = [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1], [1, 1, 0]]  # cat, dog, owl
+
+
+def with_negatives(train, text="cat|dog", arrivals=None, test=None):
+    data = data_of(train, test, ("cat", "dog", "owl"))
+    if arrivals is not None:
+        given = np.array(arrivals, np.int16)
+        data = data._replace(train=replace(data.train, arrivals=given), test=replace(data.test, arrivals=given))
+    return make_protocol(data, text, has_negatives=True)
+
+
+def test_an_image_on_which_nothing_was_found_is_a_negative_in_every_session():
+    cat, dog = with_negatives(LABELS).sessions()
+    assert cat.indices.tolist() == [0, 2, 4]
+    assert cat.labels.tolist() == [[1], [0], [1]]
+    assert dog.indices.tolist() == [1, 2, 4]
+    # Its older column stays known; that of an image with a label is hidden.
+    assert dog.labels.tolist() == [[-1, 1], [0, 0], [-1, 1]]
+
+
+def test_negatives_are_tested_on_in_every_session():
+    protocol = with_negatives(LABELS)
+    assert protocol.test_rows(1).tolist() == [0, 2, 4]
+    assert protocol.test_rows(2).tolist() == [0, 1, 2, 4]
+
+
+def test_an_image_of_a_class_that_is_left_out_was_not_found_empty():
+    for session in with_negatives(LABELS).sessions():
+        assert 3 not in session.indices
+
+
+def test_unknown_labels_are_no_negatives():
+    cat, dog = with_negatives([[1, -1, -1], [-1, 1, -1], [-1, -1, -1], [-1, 0, 0]]).sessions()
+    assert cat.indices.tolist() == [0]
+    assert dog.indices.tolist() == [1, 3]
+    assert dog.labels.tolist() == [[-1, 1], [-1, 0]]
+
+
+def test_the_images_of_a_session_are_negatives_of_its_classes_alone():
+    # The third column belongs to the second session, too.
+    cat, others = with_negatives(LABELS, "cat|dog,owl", arrivals=[1, 1, 2, 2, 0]).sessions()
+    assert cat.indices.tolist() == [0, 1, 4]
+    assert cat.labels.tolist() == [[1], [0], [1]]
+    assert others.indices.tolist() == [2, 3, 4]
+    assert others.labels.tolist() == [[-1, 0, 0], [-1, 0, 1], [-1, 1, 0]]
+
+
+def test_nothing_is_known_about_the_classes_of_other_sessions_in_testing():
+    protocol = with_negatives(LABELS, "cat|dog,owl", arrivals=[1, 1, 2, 2, 0])
+    assert protocol.test_rows(1).tolist() == [0, 1, 4]
+    assert protocol.test_rows(3).tolist() == [0, 1, 2, 3, 4]
+    assert protocol.data.test.labels.tolist() == [[1, -1, -1], [0, 1, -1], [-1, 0, 0], [-1, 0, 1], [1, 1, 0]]
+
+
+def test_a_session_that_the_protocol_does_not_have_is_named():
+    with pytest.raises(UserError, match=r"2\.jpg is of session 3, but the protocol has 2"):
+        with_negatives(LABELS, arrivals=[1, 1, 3, 2, 0])
+
+
+def test_joint_training_takes_the_images_of_all_sessions():
+    (both,) = with_negatives(LABELS, arrivals=[1, 1, 2, 2, 0]).as_joint().sessions()
+    assert both.indices.tolist() == [0, 1, 2, 3, 4]
+
+
+@given(protocols(), st.data())
+def test_without_negatives_arrivals_change_nothing(protocol, data):
+    """The published protocol is what it was, whatever a session column says."""
+    arrivals = data.draw(arrays(np.int16, len(protocol.data.train), elements=st.integers(0, 5)))
+    given = protocol.data._replace(train=replace(protocol.data.train, arrivals=arrivals))
+    again = make_protocol(given, "|".join(",".join(one.new_classes) for one in protocol.sessions()))
+    for one, other in zip(protocol.sessions(), again.sessions(), strict=True):
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.labels, other.labels)
+
+
+@given(st.data())
+def test_noise_in_hidden_labels_changes_no_session_with_negatives(data):
+    labels = data.draw(arrays(np.int8, (14, 4), elements=st.integers(-1, 1)))
+    labels = np.concatenate([labels, np.eye(4, dtype=np.int8), np.zeros((2, 4), np.int8)])
+    arrivals = data.draw(arrays(np.int16, len(labels), elements=st.integers(0, 2)))
+    made = data_of(labels)
+    made = made._replace(train=replace(made.train, arrivals=arrivals))
+    protocol = make_protocol(made, "B0-C2", has_negatives=True)
+    for truth, noisy in zip(protocol.sessions(0.2), poisoned(protocol).sessions(0.2), strict=True):
+        for name in ("indices", "labels"):
+            np.testing.assert_array_equal(getattr(truth, name), getattr(noisy, name))
+            np.testing.assert_array_equal(getattr(truth.validation, name), getattr(noisy.validation, name))

@@ -99,12 +99,12 @@ def test_a_class_with_few_positives_takes_the_threshold_of_all_classes():
     assert thresholds_of(scores, labels).tolist() == [own, pooled]
 
 
-def test_without_a_positive_the_threshold_is_a_half():
+def test_without_a_positive_the_threshold_is_the_default():
     scores = np.random.default_rng(0).random((4, 2))
     labels = np.array([[0, -1], [0, 0], [-1, 0], [0, 0]], np.int8)
     assert threshold_of(scores[:, 0], labels[:, 0]) is None
-    assert thresholds_of(scores, labels).tolist() == [0.5, 0.5]
-    assert thresholds_of(scores[:0], labels[:0]).tolist() == [0.5, 0.5]
+    assert thresholds_of(scores, labels).tolist() == [0.8, 0.8]
+    assert thresholds_of(scores[:0], labels[:0]).tolist() == [0.8, 0.8]
 
 
 def sigmoid(logits):
@@ -158,9 +158,9 @@ def test_a_few_images_without_an_error_do_not_drive_the_temperature_to_its_limit
     assert scaling_of(many, truth)[0] < 0.1  # there is no doubt about so many
 
 
-def test_temperatures_stay_within_their_limits():
+def test_a_temperature_at_its_limit_counts_for_nothing():
     scores, labels = np.array([[0.9], [0.2], [0.0], [1.0]]), np.array([[0], [1], [1], [0]], np.int8)
-    assert scaling_of(scores.repeat(99, axis=0), labels.repeat(99, axis=0))[0] == pytest.approx(math.exp(3))
+    assert scaling_of(scores.repeat(99, axis=0), labels.repeat(99, axis=0)) == (1, 0)
 
 
 def test_where_nothing_is_known_nothing_changes():
@@ -237,9 +237,18 @@ def test_of_very_many_images_some_are_kept():
 
 def test_a_session_without_validation_images_gets_what_changes_nothing():
     calibration = Calibration().extended(np.empty((0, 3), np.float32), np.empty((0, 3), np.int8), 0)
-    assert calibration.thresholds.tolist() == [0.5] * 3
+    assert calibration.thresholds.tolist() == [0.8] * 3
     scores = np.random.default_rng(0).random((4, 3))
     np.testing.assert_allclose(calibration.probabilities(scores), scores, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("images", "is_enough"), [(19, False), (20, True)])
+def test_a_session_with_too_few_images_keeps_the_defaults(images, is_enough):
+    scores, labels = drawn(5, 3.0, images)
+    calibration = Calibration().extended(scores, labels, images)
+    assert calibration.parts[0].is_enough == is_enough
+    assert (calibration.thresholds.tolist() == [0.8, 0.8]) == (not is_enough)
+    assert (calibration.temperatures.tolist() == [1, 1]) == (not is_enough)
 
 
 def test_scores_that_cannot_be_ranked_are_refused():

@@ -37,6 +37,8 @@ def a_run(sessions, finished=True):
         seed=0,
         epochs=2,
         preset=None,
+        negatives="none",
+        data_digest="d",
         bad_images=[],
         finished=finished,
         sessions=sessions,
@@ -71,6 +73,16 @@ def test_stored_thresholds_and_calibration_stand_beside_the_fixed_thresholds():
     assert found.metrics["OF1@stored"] == pytest.approx(100 * 2 * 3 / (5 + 3))
     assert found.metrics["CF1 of means@stored"] > 0
     assert plain.metrics.items() <= found.metrics.items()
+
+
+def test_a_class_that_every_test_image_shows_has_no_ap():
+    """Any order of the images would give 100."""
+    found = evaluate(scored([[0.9, 0.2], [0.1, 0.7]], [[1, 1], [1, 0]], "ab"), [], **FACTS)
+    assert found.ap == {"a": None, "b": 50}
+    assert found.map == 50
+    alone = evaluate(scored([[0.9], [0.1]], [[1], [1]], "a"), [], **FACTS)
+    assert (alone.map, alone.ap) == (None, {"a": None})
+    assert (a_run([alone]).last_map, a_run([alone, found]).average_map) == (None, 50)
 
 
 def test_thresholds_of_a_method_need_no_calibration():

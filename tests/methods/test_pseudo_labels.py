@@ -174,7 +174,12 @@ def test_the_rate_of_a_truncated_poisson_is_recovered(rate):
 
 def test_one_label_per_image_says_nothing():
     assert rate_per_image(np.eye(4, dtype=np.int8)) == 0
-    assert rate_per_image(np.ones((5, 1), np.int8)) == 0
+    assert rate_per_image(np.ones((5, 1), np.int8)) is None
+
+
+def test_images_without_a_label_tell_how_often_there_is_one():
+    assert rate_per_image(np.array([[1], [0], [0], [1]], np.int8)) == 0.5
+    assert rate_per_image(np.array([[1, 1], [0, 0], [1, -1], [0, 0]], np.int8)) == 0.75
 
 
 def test_unknown_labels_do_not_count():

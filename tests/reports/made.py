@@ -54,7 +54,9 @@ def made_run(
     for file, text in files.items():
         (folder / file).write_text(text)
     header = {name: values.get(name) for name in HEADER}
-    result = RunResult(**header, bad_images=[], finished=done == len(counts), sessions=sessions)
+    result = RunResult(
+        **header, negatives="none", data_digest="", bad_images=[], finished=done == len(counts), sessions=sessions
+    )
     write_results(folder / "results.json", result)
     return folder
 

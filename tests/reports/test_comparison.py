@@ -32,7 +32,10 @@ def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1
     values = make_config({"method": method, "seed": seed, "options": options}).to_dict()
     (folder / "config.yaml").write_text(yaml.safe_dump(values))
     header = {name: values[name] for name in HEADER}
-    write_results(folder / "results.json", RunResult(**header, bad_images=[], finished=True, sessions=sessions))
+    write_results(
+        folder / "results.json",
+        RunResult(**header, negatives="none", data_digest="", bad_images=[], finished=True, sessions=sessions),
+    )
     return folder
 
 

@@ -35,7 +35,7 @@ def run_demo(out: Path, console: Console) -> Path:
     for name, options in METHODS.items():
         console.rule(name)
         config = make_config(SETTINGS | {"method": name, "options": options})
-        last[name] = run(config, out / name, console).sessions[-1].map
+        last[name] = run(config, out / name, console).last_map or 0.0
     text = _explain(last)
     runs = [out / name for name in METHODS]
     page = write_report(runs, out, "mlcil: forgetting and its cure", text, ["mlcil demo"], images=2)

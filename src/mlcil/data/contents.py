@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from .decoding import BadImage, inspect, read_content
+from .images import LabelledImages
 
 
 class FileFacts(NamedTuple):
@@ -60,3 +63,14 @@ class Contents:
 def _unusable(path: str, reason: str) -> FileFacts:
     digest = blake2b(f"{path}\0{reason}".encode(), digest_size=16, person=b"unreadable").digest()
     return FileFacts(digest, reason, 0, 0, "", 0)
+
+
+def fingerprinted(images: LabelledImages, contents: Contents) -> LabelledImages:
+    """The images with their digests."""
+    if images.digests is not None:
+        return images
+    if images.pixels is not None:
+        found = [blake2b(np.ascontiguousarray(one).data, digest_size=16).digest() for one in images.pixels]
+    else:
+        found = [one.digest for one in contents.look(images.paths)]
+    return replace(images, digests=tuple(found))

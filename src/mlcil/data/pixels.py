@@ -88,6 +88,7 @@ def open_pixels(
     size: int,
     *,
     cache: DiskCache | None,
+    contents: object = None,
     workers: int = 2,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> OpenedPixels:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .images import DataSet
+from .images import EVERY_SESSION, DataSet
 from .protocol import Protocol, Session
 
 
@@ -17,16 +17,19 @@ class PoisonedProtocol(Protocol):
     truth: DataSet = None  # type: ignore[assignment]
 
     def _session(self, number: int, first: int, stop: int) -> Session:
-        seen = _noise(self.truth, number)
-        seen.train.labels[:, first:stop] = self.truth.train.labels[:, first:stop]
-        return Protocol(seen, self.sizes)._session(number, first, stop)
+        seen, truth = _noise(self.truth, number), self.truth.train
+        seen.train.labels[:, first:stop] = truth.labels[:, first:stop]
+        if truth.arrivals is not None:  # an image of every session shows its labels of earlier ones again
+            back = truth.arrivals == EVERY_SESSION
+            seen.train.labels[back, :first] = truth.labels[back, :first]
+        return Protocol(seen, self.sizes, self.has_negatives)._session(number, first, stop)
 
 
 def poisoned(protocol: Protocol) -> Protocol:
     """The protocol with noise in place of every label that a session may not see."""
-    return PoisonedProtocol(_noise(protocol.data, 0), protocol.sizes, protocol.data)
+    return PoisonedProtocol(_noise(protocol.data, 0), protocol.sizes, protocol.has_negatives, protocol.data)
 
 
 def _noise(data: DataSet, seed: int) -> DataSet:
     noise = np.random.default_rng(seed).integers(-1, 2, data.train.labels.shape).astype(np.int8)
-    return DataSet(replace(data.train, labels=noise), data.test)
+    return data._replace(train=replace(data.train, labels=noise))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
 from ..core.randomness import Stream, stream_key
-from .images import PRESENT, UNKNOWN, DataSet
+from .images import ABSENT, BY_LABELS, EVERY_SESSION, PRESENT, UNKNOWN, DataSet, LabelledImages
 
 FORMS = "B<base>-C<step> (such as B40-C10), joint, or class lists (such as cat,dog|car,bus)"
 
@@ -41,9 +41,11 @@ class Session:
         first: the first new column; the columns [0, first) belong to earlier sessions.
         stop: one past the last new column.
         classes: all `stop` classes seen so far, in column order.
-        indices: int64 (N,), rows of the whole training set: those with a new class present, to be trained on.
-        labels: int8 (N, stop): new columns as annotated, older ones unknown (-1).
-        validation: further images with a new class present, set aside from training; usually none.
+        indices: int64 (N,), rows of the whole training set, to be trained on: as published, those that show a new
+            class; where negatives count, also those that were looked at for the new classes and show none.
+        labels: int8 (N, stop): new columns as annotated, older ones unknown (-1). An image that arrives with every
+            session keeps its older columns, which earlier sessions saw as well.
+        validation: further such images, set aside from training; usually none.
     """
 
     number: int
@@ -79,10 +81,12 @@ class Protocol:
     Attributes:
         data: the data set with its columns in session order, and only the classes that take part.
         sizes: the number of new classes of each session.
+        has_negatives: whether images that show no class of a session can be part of it; not so as published.
     """
 
     data: DataSet
     sizes: tuple[int, ...]
+    has_negatives: bool = False
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -113,32 +117,52 @@ class Protocol:
     def _session(self, number: int, first: int, stop: int) -> Session:
         # A copy: a view would carry the hidden columns along in its base.
         annotations = self.data.train.labels[:, first:stop].copy()
-        indices = _with_positive(annotations)
+        arrivals = _arrivals(self.data.train)
+        indices = _arriving(annotations, arrivals, number, number)
         labels = np.full((len(indices), stop), UNKNOWN, dtype=np.int8)
         labels[:, first:] = annotations[indices]
+        back = arrivals[indices] == EVERY_SESSION
+        labels[back, :first] = self.data.train.labels[indices[back], :first]
         return Session(number, first, stop, self.classes[:stop], indices, labels, annotations)
 
     def test_rows(self, stop: int) -> NDArray[np.int64]:
-        """The test images with at least one of the columns [0, stop) present, int64 (n,)."""
-        return _with_positive(self.data.test.labels[:, :stop])
+        """The test images to score when the columns [0, stop) are known, int64 (n,): chosen as training images are."""
+        last = int(np.searchsorted(np.cumsum(self.sizes), stop)) + 1
+        return _arriving(self.data.test.labels[:, :stop], _arrivals(self.data.test), 1, last)
+
+    def as_joint(self) -> Protocol:
+        """All classes in one session, with which every image arrives that one of the sessions brings."""
+
+        def together(part: LabelledImages) -> LabelledImages:
+            return replace(part, arrivals=None if part.arrivals is None else np.minimum(part.arrivals, 1))
+
+        data = self.data._replace(train=together(self.data.train), test=together(self.data.test))
+        return replace(self, data=data, sizes=(sum(self.sizes),))
 
 
-def make_protocol(data: DataSet, text: str, order: str | None = None) -> Protocol:
+def make_protocol(data: DataSet, text: str, order: str | None = None, has_negatives: bool = False) -> Protocol:
     """Divide the classes of a data set into sessions.
+
+    As published, a session holds the images that show one of its classes. That leaves out photos that show none, and
+    those tell a tagger when to be silent. With `has_negatives`, an image on which nothing was found is a negative of
+    every class that it was looked at for, in every session. An image that a `session` column brings is part of that
+    session alone, a negative of those of its classes that it does not show, and nothing is known about it otherwise.
 
     Arguments:
         data: the data set.
         text: `B40-C10`, `joint`, or class lists as in `cat,dog|car,bus`, which fix the order as well
             and leave out the classes that they do not name.
         order: the class order, see `class_order`; not together with class lists.
+        has_negatives: whether images without a class take part.
 
     Raises:
         UserError: the text or the order is wrong, or a class has no training image.
     """
     names, sizes = session_classes(data.train.classes, text, order)
-    ordered = DataSet(data.train.with_classes(names), data.test.with_classes(names))
+    train, test = (_with_arrivals(part, names, sizes, has_negatives) for part in (data.train, data.test))
+    ordered = data._replace(train=train, test=test)
     _check_positives(ordered)
-    return Protocol(ordered, tuple(sizes))
+    return Protocol(ordered, tuple(sizes), has_negatives)
 
 
 def session_classes(classes: Sequence[str], text: str, order: str | None = None) -> tuple[list[str], list[int]]:
@@ -242,5 +266,32 @@ def _divided(session: Session, aside: NDArray[np.bool_]) -> Session:
     return replace(session, indices=session.indices[~held], labels=session.labels[~held], validation=validation)
 
 
-def _with_positive(labels: NDArray[np.int8]) -> NDArray[np.int64]:
-    return np.flatnonzero((labels == PRESENT).any(axis=1)).astype(np.int64)
+def _with_arrivals(
+    part: LabelledImages, names: Sequence[str], sizes: Sequence[int], has_negatives: bool
+) -> LabelledImages:
+    """The images with the columns of the protocol, and the sessions that each arrives with."""
+    chosen = part.with_classes(names)
+    if not has_negatives:
+        return replace(chosen, arrivals=None)
+    arrivals = _arrivals(part).copy()
+    if arrivals.max(initial=0) > len(sizes):
+        place = int(arrivals.argmax())
+        raise UserError(f"{part.paths[place]} is of session {arrivals[place]}, but the protocol has {len(sizes)}")
+    # Judged by all labels of the data set: an image of a class that is left out was not found empty.
+    nothing_found = (part.labels == ABSENT).any(axis=1) & ~(part.labels == PRESENT).any(axis=1)
+    arrivals[nothing_found & (arrivals == BY_LABELS)] = EVERY_SESSION
+    session_of_column = np.repeat(np.arange(1, len(sizes) + 1), sizes)  # (K,)
+    is_elsewhere = (arrivals[:, None] > 0) & (arrivals[:, None] != session_of_column)
+    labels = np.where(is_elsewhere & (chosen.labels == ABSENT), np.int8(UNKNOWN), chosen.labels)
+    return replace(chosen, labels=labels, arrivals=arrivals)
+
+
+def _arrivals(part: LabelledImages) -> NDArray[np.int16]:
+    return np.full(len(part), BY_LABELS, np.int16) if part.arrivals is None else part.arrivals
+
+
+def _arriving(labels: NDArray[np.int8], arrivals: NDArray[np.int16], first: int, last: int) -> NDArray[np.int64]:
+    """The images of the sessions from `first` to `last`, int64 (n,), given the columns (N, n) of their classes."""
+    is_brought = (arrivals == EVERY_SESSION) | ((arrivals >= first) & (arrivals <= last))
+    is_known, is_present = (labels != UNKNOWN).any(axis=1), (labels == PRESENT).any(axis=1)
+    return np.flatnonzero((is_brought & is_known) | ((arrivals == BY_LABELS) & is_present)).astype(np.int64)

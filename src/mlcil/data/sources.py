@@ -34,6 +34,7 @@ class Source:
     summary: str
     options: Mapping[str, str]
     read: Callable[..., DataSet]
+    negatives: bool = False
 
     @property
     def has_path(self) -> bool:
@@ -41,10 +42,14 @@ class Source:
         return ":" in self.usage
 
 
+_NEG = {"table"}
+
+
 def _source(name: str, usage: str, summary: str, read: Callable[..., DataSet], **options: str) -> Source:
-    return Source(name, usage, summary, options, read)
+    return Source(name, usage, summary, options, read, name in _NEG)
 
 
+Found = DataSet
 SOURCES = {
     source.name: source
     for source in (
@@ -98,6 +103,16 @@ _CONVERT: dict[tuple[str, str], tuple[Callable[[str], Any], str]] = {
     ("table", "images"): (lambda text: Path(text).expanduser(), "a folder"),
     ("coco", "images"): (lambda text: Path(text).expanduser(), "a folder"),
 }
+
+
+def kind_of(spec: str) -> str:
+    """The kind."""
+    return spec.partition(":")[0]
+
+
+def counts_negatives(spec: str, setting: str) -> bool:
+    """Whether images that show no class of a session take part in it, by the setting auto, none or labelled."""
+    return setting == "labelled" or (setting == "auto" and SOURCES[kind_of(spec)].negatives)
 
 
 def load(spec: str, images: str | None = None, contents: Contents | None = None) -> DataSet:

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from .metrics import Array, Floats, check_scores
 
 FEWEST_POSITIVES = 3  # a class with fewer positives takes the threshold that is best for all classes of its session
-NO_POSITIVE = 0.5  # the threshold where the images set aside show no class at all
+FEWEST_IMAGES = 20  # with fewer images set aside, a session's classes take the defaults below
+DEFAULT_THRESHOLD = 0.8  # as in KRT's tables
+DEFAULT_SCALING = (1.0, 0.0)  # temperature and shift that leave scores as they are
 _EDGE = 1e-6  # probabilities are kept this far from 0 and 1
 _LOG_LIMIT = 3.0  # temperatures between exp(-3) and exp(3)
 MOST_IMAGES = 1000  # the scores of at most this many images are kept per session
@@ -45,6 +47,11 @@ class Part(NamedTuple):
     scores: NDArray[np.float32]
     labels: NDArray[np.int8]
     images: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether thresholds and a scaling found on these images mean anything."""
+        return len(self.labels) >= FEWEST_IMAGES and bool((self.labels == 1).any())
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +90,16 @@ class Calibration:
         seen = sum(part.images for part in parts)
         weights = [absence_weights(part.labels, seen / part.images) for part in parts]
         both = list(zip(parts, weights, strict=True))
-        thresholds = [class_thresholds(part.scores, part.labels, weight) for part, weight in both]
-        scalings = [best_scaling(part.scores, part.labels, weight) for part, weight in both]
+        thresholds = [
+            class_thresholds(part.scores, part.labels, weight)
+            if part.is_enough
+            else np.full(part.labels.shape[1], DEFAULT_THRESHOLD)
+            for part, weight in both
+        ]
+        scalings = [
+            best_scaling(part.scores, part.labels, weight) if part.is_enough else DEFAULT_SCALING
+            for part, weight in both
+        ]
         of_classes = np.repeat(np.array(scalings), [part.labels.shape[1] for part in parts], axis=0)  # (K, 2)
         return Calibration(np.concatenate(thresholds), of_classes[:, 0], of_classes[:, 1], parts)
 
@@ -140,7 +155,7 @@ def class_thresholds(scores: Array, labels: Array, weights: Floats) -> Floats:
         weights: (V, K), how often each entry counts.
 
     Returns:
-        (K,); all are 0.5 if no class is present.
+        (K,); all have the default if no class is present.
     """
     pooled = best_threshold(scores.ravel(), labels.ravel(), weights.ravel())
     has_enough = (labels == 1).sum(axis=0) >= FEWEST_POSITIVES
@@ -148,7 +163,7 @@ def class_thresholds(scores: Array, labels: Array, weights: Floats) -> Floats:
         best_threshold(scores[:, k], labels[:, k], weights[:, k]) if enough else pooled
         for k, enough in enumerate(has_enough)
     ]
-    return np.array([NO_POSITIVE if value is None else value for value in own], np.float64)
+    return np.array([DEFAULT_THRESHOLD if value is None else value for value in own], np.float64)
 
 
 def best_threshold(scores: Array, labels: Array, weights: Floats) -> float | None:
@@ -206,7 +221,9 @@ def best_scaling(scores: Array, labels: Array, weights: Floats) -> tuple[float, 
         step = np.linalg.solve(curvature, gradient)
         found = found - step / max(1.0, float(np.abs(step).max()))
         found[0] = min(max(found[0], math.exp(-_LOG_LIMIT)), math.exp(_LOG_LIMIT))
-    return 1 / float(found[0]), float(found[1])
+    # A temperature at its limit means that the images say nothing about it.
+    is_found = abs(math.log(found[0])) < _LOG_LIMIT * (1 - 1e-9)
+    return (1 / float(found[0]), float(found[1])) if is_found else DEFAULT_SCALING
 
 
 def _at_least(place: NDArray[np.intp], counts: Floats, length: int) -> Floats:

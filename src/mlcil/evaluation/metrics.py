@@ -26,7 +26,7 @@ class Measurement(NamedTuple):
 
     scores: Array  # (N, K), higher means more likely present
     labels: Array  # (N, K) of 1, 0 or -1
-    ap: Floats  # (K, T) AP in percent after each of T sessions, this one last; NaN if unseen or without a positive
+    ap: Floats  # (K, T) AP in percent after each of T sessions, this one last; NaN where a class has none
     thresholds: Floats | None = None  # (K,), those stored with the model
     probabilities: Floats | None = None  # (N, K), the scores after calibration
 
@@ -40,9 +40,9 @@ def measure(measurement: Measurement) -> dict[str, float | None]:
 
 
 def mean_ap(found: Measurement) -> NamedValues:
-    """The mean AP over the classes that have a positive test image."""
-    ap = found.ap[:, -1]
-    yield "mAP", float(ap[~np.isnan(ap)].mean())
+    """The mean AP over the classes that have one."""
+    ap = found.ap[~np.isnan(found.ap[:, -1]), -1]
+    yield "mAP", float(ap.mean()) if len(ap) else None
 
 
 def f1(found: Measurement) -> NamedValues:

@@ -31,7 +31,7 @@ class SessionResult:
     images: int  # training images, including exemplars
     test_images: int
     metrics: dict[str, float | None]  # by name, see `metrics.METRICS`
-    ap: dict[str, float | None]  # average precision by class; None without a positive test image
+    ap: dict[str, float | None]  # average precision by class; None unless some test images show it and some do not
     thresholds: dict[str, float]  # by class, those stored with the model; empty if there are none
     temperature: float | None  # of the calibration of this session's classes, as is the shift
     shift: float | None
@@ -40,9 +40,9 @@ class SessionResult:
     notes: dict[str, Any]  # what the method reports about the session
 
     @property
-    def map(self) -> float:
-        """The mean average precision in percent, the one metric that every session has."""
-        return float(self.metrics["mAP"] or 0.0)
+    def map(self) -> float | None:
+        """The mean average precision in percent; None if every test image shows every class."""
+        return self.metrics["mAP"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class RunResult:
     seed: int
     epochs: int
     preset: str | None
+    negatives: str  # "labelled" if images without a class of a session were part of it, "none" as published
+    data_digest: str  # stands for the images, their labels and their parts
     bad_images: list[str]  # images that could not be read and were left out
     finished: bool  # whether all sessions of the protocol are done
     sessions: list[SessionResult]
@@ -71,13 +73,13 @@ class RunResult:
 
     @property
     def average_map(self) -> float | None:
-        """The mean of the mAP over the sessions so far; None before the first."""
-        maps = [session.map for session in self.sessions]
+        """The mean of the mAP over the sessions that have one; None if there is none."""
+        maps = [session.map for session in self.sessions if session.map is not None]
         return sum(maps) / len(maps) if maps else None
 
     @property
     def last_map(self) -> float | None:
-        """The mAP after the latest session; None before the first."""
+        """The mAP after the latest session; None if it has none, or before the first."""
         return self.sessions[-1].map if self.sessions else None
 
     def forgetting_per_class(self) -> dict[str, float]:
@@ -86,8 +88,9 @@ class RunResult:
         return {name: value for name, value in zip(self.classes, lost, strict=True) if not math.isnan(value)}
 
 
+_MEASURED = ("negatives", "data_digest", "bad_images", "finished", "sessions")
 # The settings of a run that its result repeats.
-HEADER = tuple(one.name for one in fields(RunResult) if one.name not in ("bad_images", "finished", "sessions"))
+HEADER = tuple(one.name for one in fields(RunResult) if one.name not in _MEASURED)
 
 
 def evaluate(
@@ -104,7 +107,7 @@ def evaluate(
     """Measure the model after a session. What is not listed below becomes a field of the result.
 
     Arguments:
-        scored: the test images that show a seen class, with scores for all K seen classes.
+        scored: the test images of the sessions so far, with scores for all K seen classes.
         earlier: the results of all sessions before this one.
         thresholds, calibration: of the K classes, where the model or the run has any.
 
@@ -170,11 +173,12 @@ def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
 def _ap_by_class(scored: ScoredImages) -> dict[str, float | None]:
     names = scored.classes
     percent = (100 * average_precision(scored.scores, scored.labels)).tolist()  # (K,)
-    ap = {name: None if math.isnan(value) else value for name, value in zip(names, percent, strict=True)}
-    if all(value is None for value in ap.values()):
+    if all(map(math.isnan, percent)):
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise UserError(f"no test image shows any of the {len(names)} seen classes ({some})")
-    return ap
+    # Where every test image shows a class, any order of them has an AP of 100.
+    means_something = ((scored.labels == 0).any(axis=0) & ~np.isnan(percent)).tolist()
+    return {name: value if one else None for name, value, one in zip(names, percent, means_something, strict=True)}
 
 
 def ap_matrix(classes: Sequence[str], columns: Sequence[Mapping[str, float | None]]) -> Floats:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.config import option
 from ..core.errors import UserError
-from ..data.images import PRESENT
+from ..data.images import PRESENT, UNKNOWN
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..data.published import BENCHMARKS
@@ -100,7 +100,7 @@ class KRT(Rehearsal):
         self.threshold = config.threshold
         self.search: dict[str, float] = {}  # how this session's threshold was found; part of `notes`
         self.recall = ClassRecall.empty()  # with `pseudo_label_rule: per_class`
-        self.rates: list[float] = []  # labels per image of each session's classes, see `rate_per_image`
+        self.rates: list[float | None] = []  # labels per image of each session's classes, see `rate_per_image`
         self.fixed_labels: NDArray[np.int8] | None = None  # (N, K) with `pseudo: fixed`
         self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, during the session
 
@@ -172,14 +172,16 @@ class KRT(Rehearsal):
         full = self.training_set(session)  # the labels are not fixed yet
         scores = torch.from_numpy(infer(lambda images: torch.sigmoid(teacher(images).logits.float()), full.indices))
         target = self._target(session) if self.config.pseudo_label_rule == "dynamic" else None
-        if target is not None:
+        is_unknown = session.labels[:, : session.first] == UNKNOWN  # (N, K_old), all of them as published
+        open_rows = is_unknown.any(axis=1)
+        if target is not None and open_rows.any():
             start = self.threshold if self.config.carry_threshold else self.config.threshold
-            found = find_threshold(scores[: len(session.indices)].numpy(), target, start)
+            found = find_threshold(scores[: len(session.indices)].numpy()[open_rows], target, start)
             self.threshold = found.value
             self.search = {"threshold": found.value, "pseudo_labels_per_image": found.mean_count}
             self.search |= {"target": target, "target_met": found.met}
         pseudo = self._present(scores)
-        self._pseudo = pseudo[: len(session.indices)].numpy()
+        self._pseudo = pseudo[: len(session.indices)].numpy() & is_unknown
         if self.config.pseudo == "fixed":
             self.fixed_labels = fill_unknown(torch.from_numpy(full.labels), pseudo).numpy()
 
@@ -203,9 +205,8 @@ class KRT(Rehearsal):
             given = BENCHMARKS[self.task.benchmark].labels_per_image
         if given is not None:
             return given * session.first / self.task.total_classes  # mu^t; KRT, section 3.2
-        # A session with a single class does not tell how often that class occurs in other images.
         sizes = self.tagger.sizes[:-1]
-        known = [(rate, size) for rate, size in zip(self.rates, sizes, strict=True) if size > 1]
+        known = [(rate, size) for rate, size in zip(self.rates, sizes, strict=True) if rate is not None]
         if not known:
             return None
         return session.first * sum(rate for rate, _ in known) / sum(size for _, size in known)

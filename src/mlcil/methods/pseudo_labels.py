@@ -146,17 +146,22 @@ def fill_unknown(labels: Tensor, pseudo: Tensor) -> Tensor:
     return torch.cat([filled, labels[:, pseudo.shape[1] :]], dim=1)
 
 
-def rate_per_image(labels: NDArray[np.int8]) -> float:
-    """Labels of a session's classes to expect in an image that was not collected for them.
+def rate_per_image(labels: NDArray[np.int8]) -> float | None:
+    """Labels of a session's classes to expect in an image that was not collected for them; None if nothing tells.
 
-    The session's own images all have at least one of its labels. If labels fall independently, their
-    number is Poisson with rate r, and given that it is not zero its mean is r / (1 - exp(-r)); this
-    solves for r. Only what the session may see is used.
+    Where some of the session's images show none of its classes, the rate is their mean number of labels. As published,
+    all of them have at least one. If labels fall independently, their number is Poisson with rate r, and given that it
+    is not zero its mean is r / (1 - exp(-r)); this solves for r. A single class then always has the mean 1, which
+    says nothing. Only what the session may see is used.
 
     Arguments:
         labels: (N, n) of the session's own classes.
     """
     mean = float((labels == PRESENT).sum() / len(labels))
+    if not (labels == PRESENT).any(axis=1).all():
+        return mean
+    if labels.shape[1] == 1:
+        return None
     low, high = 0.0, mean
     for _ in range(60):
         middle = (low + high) / 2

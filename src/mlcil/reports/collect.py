@@ -123,7 +123,8 @@ def _setting(run: RunRecord) -> str:
     lists = run.result.protocol.split("|")
     is_named = len(lists) > 1 or "," in lists[0]
     sizes = "+".join(str(len(names.split(","))) for names in lists)
-    return f"{data} {f'{sizes} classes' if is_named else lists[0]}"
+    negatives = " with negatives" if run.result.negatives == "labelled" else ""
+    return f"{data} {f'{sizes} classes' if is_named else lists[0]}{negatives}"
 
 
 def _name(run: RunRecord, twins: Sequence[RunRecord]) -> str:

@@ -43,7 +43,8 @@ def session_table(result: RunResult) -> Table:
         rows.append(Row([*cells, *map(one.metrics.get, metrics), round(one.train_seconds)]))
     averages = [NOTHING if value is None else fixed(value) for value in (result.average_map, result.last_map)]
     state = "" if result.finished else " (unfinished)"
-    title = f"{result.method}, {result.data}, {result.protocol}{state}: average mAP {averages[0]}, last {averages[1]}"
+    protocol = result.protocol + (", with negatives" if result.negatives == "labelled" else "")
+    title = f"{result.method}, {result.data}, {protocol}{state}: average mAP {averages[0]}, last {averages[1]}"
     headings = ["session", "new classes", "seen", "images", *metrics, "seconds"]
     return Table("run", title, "", headings, rows)
 

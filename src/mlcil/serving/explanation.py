@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..evaluation.calibration import DEFAULT_THRESHOLD
 from ..models.analytic import AnalyticTagger
 from ..models.tagger import Tagger
 from .trained_run import TrainedRun
 
-THRESHOLD = 0.8  # as in KRT's tables
 MOST = 4  # tags that fit in one row of panels
 
 
@@ -116,7 +116,7 @@ def explain(
     if threshold is None and run.thresholds is not None:
         is_tag = scores > run.thresholds
     else:
-        is_tag = scores >= (THRESHOLD if threshold is None else threshold)
+        is_tag = scores >= (DEFAULT_THRESHOLD if threshold is None else threshold)
     best_first = np.argsort(-scores, kind="stable")
     shown = [int(column) for column in best_first if is_tag[column]][:most] or [int(best_first[0])]
     maps = _maps(tagger, features, shown).numpy()

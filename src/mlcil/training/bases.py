@@ -63,7 +63,9 @@ class SharedBase:
             save_state(self.file, self.method.tagger.state_dict(), values)
 
 
-def base_name(method: Method, session: Session, training: TrainingSet, settings: RunSettings, fabric: Fabric) -> str:
+def base_name(
+    method: Method, session: Session, training: TrainingSet, settings: RunSettings, fabric: Fabric, data: str
+) -> str:
     """A name for a first session that no session has which would end differently.
 
     It stands for the model that the session starts from, to the bit, its images and labels, the settings of training,
@@ -72,11 +74,12 @@ def base_name(method: Method, session: Session, training: TrainingSet, settings:
     Arguments:
         method: grown for the session and not yet trained; its first session is that of fine-tuning.
         training: what the session trains on.
+        data: a digest of the training images in their order.
     """
     tagger = method.tagger
     facts = {key: value for key, value in identity(settings).items() if key not in _IRRELEVANT}
     facts |= {"base_epochs": settings.epochs_of(1), "missing": method.config.missing, "classes": session.classes}
-    facts |= {"mlcil": __version__, "torch": str(torch.__version__), "decoding": DECODING}
+    facts |= {"mlcil": __version__, "torch": str(torch.__version__), "decoding": DECODING, "images": data}
     facts |= {"processes": fabric.world_size, "device": fabric.device.type}
     # The modules with their sizes, and what their weights do not show, such as the number of attention heads.
     facts |= {"modules": repr(tagger), "attention": repr(tagger.attention_shape)}

@@ -33,6 +33,12 @@ class RunSettings:
         paper="KRT, section 4.1",
         flag=True,
     )
+    negatives: str = option(
+        "auto",
+        "images that show no class of a session: none leaves them out, as published; labelled takes those that were "
+        "looked at; auto is labelled for tables and folders and none for benchmarks",
+        choices=("auto", "none", "labelled"),
+    )
     order: str | None = option(
         None, "class order: none (by name), shuffle:SEED, or all names separated by commas", flag=True
     )
@@ -89,6 +95,7 @@ class RunSettings:
     precision: str = option(
         "32-true", "floating-point precision", choices=("32-true", "16-mixed", "bf16-mixed"), flag=True
     )
+    megapixels: float = option(50.0, "largest image that is decoded, in megapixels", low=0.001)
     on_bad_image: str = option(
         "stop",
         "stop at an image that cannot be read, or skip and list it",

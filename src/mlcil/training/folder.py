@@ -23,6 +23,7 @@ from ..core.locks import FileLock
 from ..evaluation.results import RunResult, write_results
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from .config import RunConfig, read_config
+from .data_record import DataRecord, read_record
 
 Once = Callable[[Callable[[], None]], None]
 """Calls a function in one of the processes of a run; a `UserError` there is raised in all of them."""
@@ -44,6 +45,7 @@ class RunFolder:
     """The files of one run.
 
         config.yaml          what was asked
+        data.json            what it was given: each image by content, with a digest of its labels
         environment.json     with what it was computed, one entry per launch
         metrics.jsonl        one line per epoch and per evaluation
         results.json         the outcome so far
@@ -135,6 +137,23 @@ class RunFolder:
         while self.state_file(number + 1).exists():
             number += 1
         return number
+
+    def begun_sessions(self) -> int:
+        """How many sessions are done or have a checkpoint."""
+        finished = self.finished_sessions()
+        return finished + self.progress_file(finished + 1).exists()
+
+    def record(self) -> DataRecord | None:
+        """What the run was given when it was last started; None before anything is learned.
+
+        Raises:
+            UserError: there is no record, or it is damaged.
+        """
+        return read_record(self.path / "data.json") if self.begun_sessions() else None
+
+    def save_record(self, record: DataRecord) -> None:
+        """Note what the run is given."""
+        self._once(lambda: write_text(self.path / "data.json", record.to_text()))
 
     def log(self, *records: Mapping[str, Any]) -> None:
         """Append a line for each record to metrics.jsonl."""

@@ -61,6 +61,7 @@ class Learner:
     Arguments:
         feed: serves the training images.
         folder: keeps checkpoints and the log.
+        data: a digest of the training images in their order.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Learner:
         feed: Feed,
         folder: RunFolder,
         reporter: Reporter,
+        data: str,
     ) -> None:
         self.method, self.settings, self.fabric, self.feed = method, settings, fabric, feed
-        self.folder, self.reporter = folder, reporter
+        self.folder, self.reporter, self.data = folder, reporter, data
         self.infer = TrainingInference(method.tagger, fabric, feed, settings.batch_size)
         is_writer = settings.tensorboard and fabric.global_rank == 0
         self.scalars = ScalarLog(folder.path if is_writer else None)
@@ -137,7 +139,9 @@ class Learner:
             return None
         # A session that goes on has its name from its start: the model is no longer the one to be named.
         self._base = (
-            base_name(self.method, session, training, self.settings, self.fabric) if start is None else start.base
+            base_name(self.method, session, training, self.settings, self.fabric, self.data)
+            if start is None
+            else start.base
         )
         if self._base is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,14 @@ from ..core.cache import DiskCache
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
+from ..data.contents import Contents, fingerprinted
 from ..data.features import Feed, KeptStem, Views
-from ..data.images import UNKNOWN, LabelledImages
+from ..data.images import UNKNOWN, DataSet, LabelledImages
 from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
-from ..data.sources import load
+from ..data.sources import Found, counts_negatives, kind_of, read, resolve
 from ..memory.buffer import Budget
 from ..methods.base import Method, Task
 from ..methods.registry import method_class
@@ -31,6 +33,7 @@ from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
 
 Say = Callable[[str], None]
+PROGRESS_SECONDS = 5.0  # between two lines about a long task
 
 
 class Data(NamedTuple):
@@ -41,6 +44,7 @@ class Data(NamedTuple):
         train, test: the pixels of all training and all test images.
         bad_images: one line for each image that cannot be read; they take no part.
         total_classes: of the data set, in the protocol or not.
+        whole: all images and classes, as they were read.
     """
 
     protocol: Protocol
@@ -48,30 +52,42 @@ class Data(NamedTuple):
     test: PixelStore
     bad_images: list[str]
     total_classes: int
+    whole: DataSet
 
 
-def prepare_data(settings: RunSettings, say: Say, change: Callable[[Protocol], Protocol] = lambda one: one) -> Data:
+def prepare_data(
+    settings: RunSettings,
+    say: Say,
+    change: Callable[[Protocol], Protocol] = lambda one: one,
+    found: Found | None = None,
+    arrange: Callable[[DataSet], DataSet] = lambda one: one,
+) -> Data:
     """Read the labels, decode the images and divide the classes into sessions.
 
     Arguments:
         change: what to make of the protocol before anything uses it; for tests of methods.
+        found: what `data.sources.read` gave for these settings, if it was read already.
+        arrange: puts the images into the order in which a run knows them.
     """
-    data = load(settings.data, settings.images)
-    train, test = (_open(images, settings, say) for images in (data.train, data.test))
+    contents = open_contents(settings, say)
+    data = resolve(read(settings.data, settings.images) if found is None else found, contents)
+    whole = arrange(DataSet(fingerprinted(data.train, contents), fingerprinted(data.test, contents), data.findings))
+    train, test = (_open(images, settings, contents, say) for images in (whole.train, whole.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
         others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise UserError(f"{bad[0]}{others}; --on-bad-image skip goes on without them")
     for reason in bad:
         say(f"left out: {reason}")
-    data = data._replace(train=_without(data.train, train.bad), test=_without(data.test, test.bad))
-    protocol = change(make_protocol(data, settings.protocol, settings.order))
-    if method_class(settings.method).is_joint:
-        protocol = replace(protocol, sizes=(sum(protocol.sizes),))
+    data = whole._replace(train=_without(whole.train, train.bad), test=_without(whole.test, test.bad))
+    protocol = make_protocol(
+        data, settings.protocol, settings.order, counts_negatives(settings.data, settings.negatives)
+    )
+    protocol = change(protocol.as_joint() if method_class(settings.method).is_joint else protocol)
     if not len(protocol.test_rows(protocol.sizes[0])):
         names = ", ".join(protocol.classes[: protocol.sizes[0]][:5])
         raise UserError(f"no test image shows any class of the first session ({names}); nothing could be measured")
-    return Data(protocol, train.store, test.store, bad, len(data.train.classes))
+    return Data(protocol, train.store, test.store, bad, len(data.train.classes), whole)
 
 
 def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None]:
@@ -86,7 +102,7 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     settings = config.settings
     torch.manual_seed(derive_seed(Stream.WEIGHTS, settings.seed))
     backbone = Backbone(settings.backbone, settings.image_size)
-    kind = settings.data.partition(":")[0]
+    kind = kind_of(settings.data)
     # A classifier with as many outputs as a benchmark has classes knows its labels; COCO's include those of VOC.
     known = {one.classes for one in BENCHMARKS.values()} if kind in BENCHMARKS else set()
     file = load_weights(backbone, settings.weights, {classes, *known})
@@ -99,6 +115,13 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     if not (method.tagger.enters_backbone or any(one.requires_grad for one in backbone.parameters())):
         backbone.freeze("all")  # the method trains no part of it, so the feed computes all of it
     return method, file
+
+
+def open_contents(settings: RunSettings, say: Say) -> Contents:
+    """What looks into image files, and remembers what it found beside the cache."""
+    cache = open_cache(settings)
+    index = None if cache is None else cache.folder / "files.sqlite"
+    return Contents(index, settings.megapixels, on_progress=_progress(say, "looking into image files"))
 
 
 def open_cache(settings: RunSettings) -> DiskCache | None:
@@ -149,16 +172,23 @@ def _make_kept_feeds(
     )
 
 
-def _open(images: LabelledImages, settings: RunSettings, say: Say) -> OpenedPixels:
-    shown = 0
+def _progress(say: Say, what: str) -> Callable[[int, int], None]:
+    """Says how far a long task is, every few seconds; a short one passes in silence."""
+    shown = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal shown
-        if total > 1000 and done * 10 // total > shown:
-            shown = done * 10 // total
-            say(f"decoding {images.split} images: {done}/{total}")
+        if time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            say(f"{what}: {done}/{total}")
 
-    opened = open_pixels(images, settings.image_size, cache=open_cache(settings), on_progress=progress)
+    return progress
+
+
+def _open(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> OpenedPixels:
+    progress = _progress(say, f"decoding {images.split} images")
+    cache = open_cache(settings)
+    opened = open_pixels(images, settings.image_size, cache=cache, contents=contents, on_progress=progress)
     if opened.note:
         say(opened.note)
     return opened

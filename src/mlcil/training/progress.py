@@ -8,7 +8,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
+from ..data.images import Finding, Level
 from ..evaluation.results import SessionResult
 
 PLAIN_SECONDS = 30.0  # between plain lines within an epoch
@@ -32,6 +34,14 @@ class Reporter:
     def say(self, text: str) -> None:
         """Print a line."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def findings(self, findings: Sequence[Finding]) -> None:
+        """Print what matters about the data, the worst first and so that it cannot be overlooked."""
+        for level, text in sorted(findings):
+            if level == Level.FIX_FIRST:
+                self.console.print(Text(f"WARNING: {text}", style="bold red"), soft_wrap=True)
+            elif level == Level.LOOK:
+                self.say(f"note: {text}")
 
     def session(self, number: int, new_classes: Sequence[str], images: int, epochs: int, done: float) -> None:
         """A session's training begins, or goes on where a part `done` of it is behind."""
@@ -73,7 +83,7 @@ class Reporter:
         self.stop()
         forgotten = f", forgetting {result.metrics['forgetting']:.1f}" if result.session > 1 else ""
         self.say(
-            f"  after session {result.session}: mAP {result.map:.2f} over {len(result.classes)} classes "
+            f"  after session {result.session}: {_map_text(result.map)} over {len(result.classes)} classes "
             f"on {result.test_images} test images{forgotten}"
         )
 
@@ -88,6 +98,10 @@ class Reporter:
         rate = images / max(time.monotonic() - self._began, 1e-9)
         left = (1 - done) * self.work[self._session - 1] + sum(self.work[self._session :])
         return f"{rate:.0f} images/s, {duration(left / max(rate, 1e-9))} left"
+
+
+def _map_text(value: float | None) -> str:
+    return "no mAP, as every test image shows every class," if value is None else f"mAP {value:.2f}"
 
 
 def duration(seconds: float) -> str:

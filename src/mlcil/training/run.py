@@ -20,12 +20,16 @@ from rich.console import Console
 from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
 from ..core.state import State, prefixed
+from ..data.images import Level
 from ..data.protocol import Protocol, Session
-from ..evaluation.calibration import Calibration, stored_thresholds
+from ..data.review import random_features, review_protocol
+from ..data.sources import Found
+from ..evaluation.calibration import DEFAULT_THRESHOLD, FEWEST_IMAGES, Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, session_from_dict
 from ..evaluation.scores import ScoredImages
 from .config import RunConfig, RunSettings
+from .data_record import DataRecord
 from .folder import RunFolder, load_state
 from .inference import infer, on_first
 from .learner import Learned, Learner, Resumption
@@ -37,6 +41,7 @@ def run(
     config: RunConfig,
     out: Path,
     console: Console | None = None,
+    found: Found | None = None,
     _change: Callable[[Protocol], Protocol] = lambda one: one,
 ) -> RunResult:
     """Run an experiment, or continue it where it was interrupted.
@@ -45,6 +50,7 @@ def run(
         config: what to run.
         out: the run's folder; a used one must hold the same configuration.
         console: where to report; None for silence.
+        found: what `data.sources.read` gave for the configuration's data, if it was read already.
         _change: what to make of the protocol before anything uses it; for `mlcil.testing`.
 
     Returns:
@@ -57,7 +63,7 @@ def run(
     folder = RunFolder(out, partial(on_first, fabric))
     try:
         folder.open(config)
-        return _Run(config, folder, fabric, console or Console(quiet=True), _change).execute()
+        return _Run(config, folder, fabric, console or Console(quiet=True), found, _change).execute()
     finally:
         folder.close()
 
@@ -96,13 +102,23 @@ class _Run:
         folder: RunFolder,
         fabric: Fabric,
         console: Console,
+        found: Found | None,
         change: Callable[[Protocol], Protocol],
     ) -> None:
         settings = self.settings = config.settings
         self.folder, self.fabric = folder, fabric
         self.reporter = Reporter(console if fabric.global_rank == 0 else Console(quiet=True), [])
-        self.data = prepare_data(settings, self.reporter.say, change)
+        record = folder.record()
+        arrange = partial(record.arranged, run=folder.path) if record else lambda data: data
+        self.data = prepare_data(settings, self.reporter.say, change, found, arrange)
         self.sessions = self.data.protocol.sessions(settings.validation, settings.seed)
+        self.record = self._recorded(record)
+        self.findings = [
+            *self.data.whole.findings,
+            *review_protocol(self.data.whole, self.data.protocol, self.sessions),
+            *random_features(settings.weights, settings.data),
+        ]
+        self.reporter.findings(self.findings)
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
             len(one.indices) * settings.epochs_of(one.number) if self.method.trains(one) else 0 for one in self.sessions
@@ -110,9 +126,18 @@ class _Run:
         self.method.tagger.to(fabric.device)
         backbone = self.method.tagger.backbone
         feed, self.test_feed = make_feeds(settings, self.data, backbone, fabric, self.reporter.say)
-        self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter)
+        self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter, self.record.train_digest)
         self.results: list[SessionResult] = []
         self.calibration = Calibration() if settings.validation else None
+
+    def _recorded(self, before: DataRecord | None) -> DataRecord:
+        """Note what the run is given, and make sure that it is what the sessions so far have seen."""
+        now = DataRecord.of(self.data.whole, self.data.protocol, self.sessions)
+        changed = None if before is None else before.check(now, self.folder.begun_sessions(), self.folder.path)
+        if changed:
+            self.reporter.say(f"the data changed, but not what was learned from: {changed}")
+        self.folder.save_record(now)
+        return now
 
     def execute(self) -> RunResult:
         """Do what is left to do."""
@@ -126,6 +151,7 @@ class _Run:
         finally:
             self.reporter.stop()
             self.learner.scalars.close()
+        self.reporter.findings([one for one in self.findings if one.level == Level.FIX_FIRST])
         return self._write_results()
 
     def _run_session(self, session: Session, start: Resumption | None) -> None:
@@ -156,6 +182,12 @@ class _Run:
             scores = self.learner.infer(self.method.predict, rows)
         images = len(session.indices) + len(rows)
         self.calibration = self.calibration.extended(scores, labels, images)
+        if not self.calibration.parts[-1].is_enough:
+            self.reporter.say(
+                f"  session {session.number}: {len(rows)} images were set aside, too few to calibrate with, so its "
+                f"classes keep the default threshold {DEFAULT_THRESHOLD} and their scores as they are; with at least "
+                f"{FEWEST_IMAGES} (raise validation, or add images) they get their own"
+            )
 
     def _score(self, session: Session) -> ScoredImages:
         """Score every test image that shows a class seen so far."""
@@ -215,7 +247,14 @@ class _Run:
     def _write_results(self) -> RunResult:
         header = {name: getattr(self.settings, name) for name in HEADER}
         finished = len(self.results) == len(self.sessions)
-        result = RunResult(**header, bad_images=self.data.bad_images, finished=finished, sessions=[*self.results])
+        result = RunResult(
+            **header,
+            negatives="labelled" if self.data.protocol.has_negatives else "none",
+            data_digest=self.record.digest,
+            bad_images=self.data.bad_images,
+            finished=finished,
+            sessions=[*self.results],
+        )
         self.folder.write_results(result)
         return result
 

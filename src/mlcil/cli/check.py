@@ -1,0 +1,104 @@
+"""The command `mlcil check`: what a data set holds, and what to mend before anything is trained on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..data.contents import FileFacts
+from ..data.decoding import BadImage, decode
+from ..data.images import PRESENT, Finding, Level
+from ..data.protocol import Protocol, Session
+from ..data.review import Review, count_labels, listed
+
+CLASSES_SHOWN = 100
+HEADINGS = {Level.FIX_FIRST: "fix first", Level.LOOK: "look at", Level.NOTE: "good to know"}
+ANY_SIZE = 32  # pixels; to see whether an image can be decoded, a small copy will do
+
+
+def show_review(review: Review, console: Console) -> None:
+    """Print all of it."""
+    for line in _overview(review):
+        console.print(Text(line), soft_wrap=True)
+    console.print(_class_table(review))
+    if review.protocol is not None:
+        console.print(_session_table(review.protocol, review.sessions))
+    for level, heading in HEADINGS.items():
+        texts = [text for at, text in review.findings if at == level]
+        if texts:
+            console.print(Text(heading, style="bold red" if level == Level.FIX_FIRST else "bold"))
+        for text in texts:
+            console.print(Text(f"  - {text}"), soft_wrap=True)
+    if not any(level < Level.NOTE for level, _ in review.findings):
+        console.print("nothing to fix")
+
+
+def decode_all(review: Review) -> list[Finding]:
+    """Decode every image whose header is in order, and name those that cannot be decoded."""
+    paths = (*review.data.train.paths, *review.data.test.paths)
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(_problem, [path for path, one in zip(paths, review.files, strict=False) if not one.problem])
+    return [Finding(Level.FIX_FIRST, text) for text in found if text]
+
+
+def _problem(path: str) -> str | None:
+    try:
+        decode(path, ANY_SIZE)
+    except BadImage as error:
+        return str(error)
+    return None
+
+
+def _overview(review: Review) -> Iterator[str]:
+    train, test = review.data.train, review.data.test
+    total = len(train) + len(test)
+    yield f"{total} images ({len(train)} to train, {len(test)} to test), {len(train.classes)} classes"
+    empty = sum(int((~(part.labels == PRESENT).any(axis=1)).sum()) for part in (train, test))
+    labels = sum(int((part.labels == PRESENT).sum()) for part in (train, test))
+    yield f"{labels / max(total - empty, 1):.1f} labels per labelled image; {empty} images have no label"
+    readable = [one for one in review.files if one.problem is None]
+    if readable:
+        yield f"files: {_formats(readable)}; {_sizes(readable)}"
+
+
+def _formats(files: list[FileFacts]) -> str:
+    return listed(f"{count} {name}" for name, count in Counter(one.format for one in files).most_common())
+
+
+def _sizes(files: list[FileFacts]) -> str:
+    by_area = sorted(files, key=lambda one: one.width * one.height)
+    least, most = (f"{one.width} x {one.height}" for one in (by_area[0], by_area[-1]))
+    side = median(max(one.width, one.height) for one in files)
+    return f"{least} to {most} pixels, the longer side {side:.0f} in the middle"
+
+
+def _class_table(review: Review) -> Table:
+    train, test = (count_labels(part.labels) for part in (review.data.train, review.data.test))
+    table = Table("class", title="images that show a class, that are known not to, and unknown")
+    for heading in ("shown", "not shown", "unknown", "test: shown", "not shown", "unknown"):
+        table.add_column(heading, justify="right")
+    names = review.data.train.classes
+    for row, name in enumerate(names[:CLASSES_SHOWN]):
+        table.add_row(Text(name), *(str(column[row]) for column in (*train, *test)))
+    if len(names) > CLASSES_SHOWN:
+        table.caption = f"and {len(names) - CLASSES_SHOWN} more classes"
+    return table
+
+
+def _session_table(protocol: Protocol, sessions: tuple[Session, ...]) -> Table:
+    kind = "with the images that show none of its classes" if protocol.has_negatives else "as published"
+    table = Table("session", "new classes", title=f"what the protocol makes of it, {kind}")
+    for heading in ("images", "of them without a new class", "test images"):
+        table.add_column(heading, justify="right")
+    for session in sessions:
+        new = session.labels[:, session.first :]
+        without = int((~(new == PRESENT).any(axis=1)).sum())
+        counts = (len(session.indices), without, len(protocol.test_rows(session.stop)))
+        table.add_row(str(session.number), Text(listed(session.new_classes)), *map(str, counts))
+    return table

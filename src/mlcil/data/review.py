@@ -1,0 +1,194 @@
+"""What a person should know about data before anything is trained on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .contents import Contents, FileFacts
+from .images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
+from .protocol import Protocol, Session, make_protocol
+from .sources import SOURCES, counts_negatives, kind_of, read, resolve
+
+FEW = 10  # a class with fewer training images is hardly learned
+SMALL = 64  # pixels; the shorter side of an image that shows little
+NAMED = 6  # names that a sentence lists before it counts the rest
+
+
+class LabelCounts(NamedTuple):
+    """On how many images each class is present, known to be absent, and unknown; each int64 (K,)."""
+
+    present: NDArray[np.int64]
+    absent: NDArray[np.int64]
+    unknown: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Review:
+    """A data set, what a protocol makes of it, and what should be known about both.
+
+    Attributes:
+        data: the images, duplicates brought together.
+        files: what is known about each image file, training images first; empty for images that are no files.
+        protocol, sessions: what a protocol makes of the data; None and none if no protocol was named.
+        findings: the worst first.
+    """
+
+    data: DataSet
+    files: tuple[FileFacts, ...]
+    protocol: Protocol | None
+    sessions: tuple[Session, ...]
+    findings: tuple[Finding, ...]
+
+
+def review(
+    spec: str,
+    contents: Contents,
+    images: str | None = None,
+    protocol: str | None = None,
+    order: str | None = None,
+    negatives: str = "auto",
+) -> Review:
+    """Look at a data set as a run would, and train nothing.
+
+    Arguments:
+        spec, images, protocol, order, negatives: the settings `data`, `images`, ... of a run.
+        contents: looks into the image files.
+
+    Raises:
+        UserError: the data set cannot be read, or the protocol does not fit it.
+    """
+    data = resolve(read(spec, images), contents)
+    is_in_files = data.train.pixels is None
+    files = tuple(contents.look((*data.train.paths, *data.test.paths))) if is_in_files else ()
+    findings = [*data.findings, *review_files((*data.train.paths, *data.test.paths), files)]
+    made, sessions = None, []
+    if protocol is not None:
+        made = make_protocol(data, protocol, order, counts_negatives(spec, negatives))
+        sessions = made.sessions()
+        findings += review_protocol(data, made, sessions)
+    return Review(data, files, made, tuple(sessions), tuple(sorted(findings)))
+
+
+def count_labels(labels: NDArray[np.int8]) -> LabelCounts:
+    """Count the labels (N, K) of each class."""
+    return LabelCounts(*((labels == value).sum(axis=0) for value in (PRESENT, ABSENT, UNKNOWN)))
+
+
+def review_files(paths: Sequence[str], files: Sequence[FileFacts]) -> list[Finding]:
+    """What the files themselves tell: which cannot be read, and which are very small."""
+    both = list(zip(paths, files, strict=False))  # images in memory have no files
+    reasons: dict[str, list[str]] = {}
+    for path, one in both:
+        if one.problem is not None:
+            reasons.setdefault(one.problem, []).append(path)
+    found = [
+        Finding(Level.FIX_FIRST, f"{_images(len(bad))} cannot be read ({reason}): {listed(bad, 3)}")
+        for reason, bad in sorted(reasons.items(), key=lambda item: -len(item[1]))
+    ]
+    small = [path for path, one in both if 0 < min(one.width, one.height) < SMALL]
+    if small:
+        found.append(Finding(Level.LOOK, f"{_images(len(small))} are smaller than {SMALL} pixels: {listed(small, 3)}"))
+    return found
+
+
+def review_protocol(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -> list[Finding]:
+    """What a protocol makes of the data: what it leaves out, and what cannot be learned or measured.
+
+    Arguments:
+        whole: the data set with all of its classes.
+        protocol: made of it.
+        sessions: those of the protocol.
+    """
+    found = _left_out(whole, protocol, sessions)
+    for session in sessions:
+        counts = count_labels(session.labels[:, session.first :])
+        tested = protocol.data.test.labels[protocol.test_rows(session.stop)][:, session.first : session.stop]
+        found += _unlearnable(session, counts) + _unmeasurable(session, count_labels(tested))
+    return found
+
+
+def random_features(weights: str | None, spec: str) -> list[Finding]:
+    """The warning for a person's photographs that are looked at by a network which has never seen one."""
+    if weights is not None or not SOURCES[kind_of(spec)].negatives:
+        return []
+    text = (
+        "the backbone has no pretrained weights, so it starts from random features, and a few photos are far too few "
+        "to train it: expect tags that are little better than guesses. Give --backbone with --weights pretrained, or a "
+        "weight file"
+    )
+    return [Finding(Level.FIX_FIRST, text)]
+
+
+def listed(names: Iterable[str], most: int = NAMED) -> str:
+    """The names with commas between them, and how many there are beyond the first few."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -> list[Finding]:
+    kept = set(protocol.classes)
+    shown = _shown(whole.train) + _shown(whole.test)
+    names = sorted((name for name in whole.train.classes if name not in kept), key=lambda name: (-shown[name], name))
+    found = []
+    if names:
+        text = listed(
+            f"{name!r} ({_images(shown[name]) if place == 0 else shown[name]})" for place, name in enumerate(names)
+        )
+        found.append(Finding(Level.LOOK, f"left out by the protocol: {text}"))
+    used = [one.indices for one in sessions] + [one.validation.indices for one in sessions]
+    unused = len(whole.train) - len(np.unique(np.concatenate(used)))
+    if unused:
+        why = "nothing is known about them" if protocol.has_negatives else "they show none of its classes"
+        text = f"{_images(unused)} for training are in no session, because {why}"
+        if protocol.has_negatives:
+            text += " or their labels are of classes that the protocol leaves out"
+        found.append(Finding(Level.NOTE, text))
+    return found
+
+
+def _unlearnable(session: Session, counts: LabelCounts) -> list[Finding]:
+    names, where = session.new_classes, f"session {session.number}"
+    found = []
+    only = [name for name, absent in zip(names, counts.absent, strict=True) if not absent]
+    if only:
+        alone = " and teaches nothing else" if len(names) == 1 else ""
+        text = (
+            f"{where} has no image without {listed(only)}{alone}: such a class will be tagged on everything. Add "
+            "photos that do not show it, with an empty label cell"
+        )
+        found.append(Finding(Level.FIX_FIRST, text))
+    few = [f"{name} ({count})" for name, count in zip(names, counts.present, strict=True) if count < FEW]
+    if few:
+        found.append(Finding(Level.LOOK, f"{where} has fewer than {FEW} training images of {listed(few)}"))
+    return found
+
+
+def _unmeasurable(session: Session, counts: LabelCounts) -> list[Finding]:
+    names, where = session.new_classes, f"session {session.number}"
+    missing = [name for name, count in zip(names, counts.present, strict=True) if not count]
+    everywhere = [
+        name for name, *row in zip(names, counts.present, counts.absent, strict=True) if row[0] and not row[1]
+    ]
+    found = []
+    if missing:
+        found.append(Finding(Level.LOOK, f"no test image shows {listed(missing)}: {where} cannot measure that"))
+    if everywhere:
+        text = (
+            f"every test image after {where} shows {listed(everywhere)}, so its AP would always be 100 and is left out"
+        )
+        found.append(Finding(Level.LOOK, text))
+    return found
+
+
+def _shown(part: LabelledImages) -> Counter[str]:
+    return Counter(dict(zip(part.classes, count_labels(part.labels).present.tolist(), strict=True)))
+
+
+def _images(count: int) -> str:
+    return f"{count} image" if count == 1 else f"{count} images"
