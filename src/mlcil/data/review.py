@@ -93,7 +93,7 @@ def review_files(paths: Sequence[str], files: Sequence[FileFacts]) -> list[Findi
     ]
     small = [path for path, one in both if 0 < min(one.width, one.height) < SMALL]
     if small:
-        found.append(Finding(Level.LOOK, f"{_images(len(small))} are smaller than {SMALL} pixels: {listed(small, 3)}"))
+        found.append(Finding(Level.LOOK, f"smaller than {SMALL} pixels: {_images(len(small))}, {listed(small, 3)}"))
     return found
 
 
@@ -145,7 +145,7 @@ def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -
     unused = len(whole.train) - len(np.unique(np.concatenate(used)))
     if unused:
         why = "nothing is known about them" if protocol.has_negatives else "they show none of its classes"
-        text = f"{_images(unused)} for training are in no session, because {why}"
+        text = f"in no session: {_images(unused)} for training, because {why}"
         if protocol.has_negatives:
             text += " or their labels are of classes that the protocol leaves out"
         found.append(Finding(Level.NOTE, text))
