@@ -213,8 +213,9 @@ def _opened(path: str, content: bytes, megapixels: float) -> Iterator[Image.Imag
     except UnidentifiedImageError:
         raise BadImage(path, "not an image" if content else "empty") from None
     except Exception as error:  # decoders of broken files raise almost anything
-        what = " ".join(str(error).split()) or type(error).__name__
-        reason = "truncated" if "truncated" in what.lower() or isinstance(error, EOFError) else f"damaged ({what})"
+        what = " ".join(str(error).split())[:100] or type(error).__name__
+        ended = isinstance(error, EOFError) or "truncated" in what.lower() or "end of file" in what.lower()
+        reason = "truncated" if ended else f"damaged ({what})"
         raise BadImage(path, reason) from None
 
 
