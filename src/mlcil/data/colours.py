@@ -26,7 +26,7 @@ def _grey(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         largest = float(values.max(initial=0, where=np.isfinite(values)))
         full = next((full for full in (1.0, 255.0, 65535.0) if largest <= full), largest)
-    elif image.mode == "I" and np.abs(values, dtype=np.int64).max(initial=0) > 65535:
+    elif image.mode == "I" and max(int(values.max()), -int(values.min())) > 65535:
         values, full = values.view(np.uint32), 2.0**32 - 1  # Pillow reads them as signed
     scaled = np.nan_to_num(values.astype(np.float32) / np.float32(full / 255))
     eight = np.rint(scaled.clip(0, 255)).astype(np.uint8)
