@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ WORDS = {
     "exif": "turned upright by its EXIF orientation before it is resized",
     "no exif": "an orientation that makes no sense counts as upright",
     "alpha": "composed on white; what is hidden under transparency does not show",
-    "profile": "CMYK is converted to sRGB by its ICC profile, and so is Lab",
+    "profile": "CMYK is converted to sRGB by its ICC profile",
     "no profile": "CMYK without a usable profile is converted by the plain formula",
     "deep": "scaled to 8 bits without clipping",
     "frames": "the first frame or page is taken",
@@ -192,7 +193,7 @@ def _printed() -> dict[str, Case]:
     return {
         "cmyk-profile.jpg": Case(WORDS["profile"], ink(**CMYK), flat(119, 119, 119), 2),
         "cmyk-profile.tif": Case(WORDS["profile"], ink(icc_profile=cmyk_profile()), flat(119, 119, 119), 1),
-        "lab.tif": Case(WORDS["profile"], lab, flat(255, 0, 0), 5),
+        "lab.tif": Case("Lab is converted to sRGB", lab, flat(255, 0, 0), 5),
         "cmyk.jpg": Case(WORDS["no profile"], ink(quality=95), flat(255, 0, 0), 2),
         "cmyk-broken-profile.jpg": Case(WORDS["no profile"], ink(**broken), flat(255, 0, 0), 2),
     }
@@ -262,8 +263,9 @@ def make(folder: Path) -> dict[str, Path]:
 
 def table() -> str:
     """The cases as a table in Markdown, one row for each thing that happens."""
-    files: dict[str, list[str]] = {}
+    files: dict[str, dict[str, None]] = {}
     for name, case in CASES.items():
-        files.setdefault(case.happens, []).append(name if len(name) < 60 else f"{name[:8]}…{name[-9:]}")
+        short = name if len(name) < 60 else f"{name[:8]}…{name[-9:]}"
+        files.setdefault(case.happens, {})[re.sub("orientation-[1-8]", "orientation-1…8", short)] = None
     rows = [f"| {', '.join(f'`{name}`' for name in names)} | {happens} |" for happens, names in files.items()]
     return "\n".join(["| file | what happens |", "|---|---|", *rows])
