@@ -1,5 +1,5 @@
-import io
 import pickle
+import sys
 import warnings
 
 import numpy as np
@@ -10,7 +10,9 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.data import decoding
-from mlcil.data.decoding import BadImage, Decoding, decode
+from mlcil.data.decoding import BadImage, Decoding, decode, decode_content, inspect, read_content
+
+from .odd_bytes import exif, stored
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16"])
@@ -82,30 +84,61 @@ def test_smaller_jpegs_and_other_formats_keep_every_bit(tmp_path, name):
         assert np.array_equal(decode(str(tmp_path / name), size), plainly(tmp_path / name, size))
 
 
-def test_a_scaled_jpeg_may_be_truncated_and_is_not_turned(tmp_path):
-    exif, content = Image.Exif(), io.BytesIO()
-    exif[274] = 6  # its orientation
-    waves(300, 200).save(content, "JPEG", exif=exif)
-    path = tmp_path / "image.jpg"
-    path.write_bytes(content.getvalue())
-    assert np.abs(decode(str(path), 8).astype(int) - plainly(path, 8)).max() <= 6
-    path.write_bytes(content.getvalue()[: len(content.getvalue()) * 2 // 3])
-    with pytest.raises(BadImage, match=r"image\.jpg: truncated"):
-        decode(str(path), 8)
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_scaled_jpeg_is_turned_with_the_box_that_it_fills(tmp_path, orientation):
+    upright = np.asarray(waves(331, 203))  # no multiple of 8, so that the last column and row are filled in part
+    path, turned = tmp_path / "image.jpg", np.ascontiguousarray(stored(upright, orientation))
+    Image.fromarray(turned).save(path, quality=98, subsampling=0, exif=exif(orientation))
+    for size in (5, 12, 25, 50):
+        expected = np.asarray(Image.fromarray(upright).resize((size, size), Image.Resampling.BILINEAR))
+        difference = np.abs(decode(str(path), size).astype(int) - expected)
+        assert difference.max() <= 2
+        assert difference.mean() <= 0.5
+    assert inspect(str(path), path.read_bytes())[:2] == (331, 203)
 
 
-def test_decode_lets_no_warning_out(tmp_path, monkeypatch):
-    palette = Image.fromarray(np.full((8, 8), 3, np.uint8)).convert("P")
-    palette.save(tmp_path / "palette.png", transparency=bytes(range(256)))
-    assert decode(str(tmp_path / "palette.png"), 4).shape == (4, 4, 3)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)  # 64 pixels only warn, 100 are refused
-    filters = list(warnings.filters)
-    decode(str(tmp_path / "palette.png"), 4)
-    list(Decoding((str(tmp_path / "palette.png"),) * 50, 4, 4, None).chunks(range(50)))
+@pytest.mark.parametrize("limit", [40, 60])  # Pillow refuses 100 pixels, or only warns
+def test_the_own_limit_on_pixels_replaces_pillows(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    path, filters = str(tmp_path / "image.png"), list(warnings.filters)
+    Image.new("RGB", (10, 10), "red").save(path)
+    assert (decode(path, 4, megapixels=1e-4) == [255, 0, 0]).all()
+    list(Decoding((path,) * 50, 4, 4, None).chunks(range(50)))
+    for read in (decode_content, inspect):
+        with pytest.raises(BadImage) as caught:
+            read(path, read_content(path), *[4] * (read is decode_content), megapixels=9e-5)
+        assert caught.value.reason == "0.1 megapixels, more than the limit of 9e-05 (megapixels)"
+    assert limit == Image.MAX_IMAGE_PIXELS
     assert warnings.filters == filters
-    Image.new("RGB", (10, 10)).save(tmp_path / "bomb.png")
-    with pytest.raises(BadImage, match=r"bomb\.png: too many pixels"):
-        decode(str(tmp_path / "bomb.png"), 4)
+
+
+def test_a_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    path = tmp_path / "photo.heic"
+    path.write_bytes(b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic" + b"\0\0\0\x08mdat")
+    with pytest.raises(BadImage, match=r"photo\.heic: damaged \("):
+        decode(str(path), 8)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(BadImage) as caught:
+        decode(str(path), 8)
+    assert caught.value.reason == "HEIC, which needs the extra: pip install 'mlcil[heic]'"
+
+
+def test_too_little_memory_is_not_the_files_fault(tmp_path, monkeypatch):
+    Image.new("RGB", (10, 10)).save(tmp_path / "image.png")
+
+    def out_of_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "getexif", out_of_memory)
+    with pytest.raises(MemoryError):
+        decode(str(tmp_path / "image.png"), 4)
+
+
+def test_a_name_that_no_file_can_have_is_unreadable():
+    for name, reason in (("a\0b.jpg", "embedded null byte"), ("a" * 300, "File name too long")):
+        with pytest.raises(BadImage) as caught:
+            decode(name, 8)
+        assert caught.value.reason == f"unreadable ({reason})"
 
 
 def test_decode_names_the_file_and_the_reason(tmp_path, broken_files):

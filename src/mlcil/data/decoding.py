@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from PIL.ExifTags import Base as ExifTag
 
 from ..core.errors import UserError
+from .colours import to_rgb
+from .truncation import is_cut_short
 
 ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least this many times the wanted one
 MEGAPIXELS = 50.0  # the largest image that is decoded
+HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")  # brands of what Pillow cannot read
 CHUNK = 64  # images decoded between two flushes of the cache, all that an interrupted build can lose
+
+TURNS = {  # EXIF orientation -> what makes the stored image upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and collected
@@ -36,20 +54,19 @@ class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and co
 Chunk = dict[int, NDArray[np.uint8] | BadImage]
 
 
-def decode(path: str, size: int) -> NDArray[np.uint8]:
-    """Decode one image file to RGB, squashed to a square.
+def decode(path: str, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
+    """Decode one image file to RGB as a person sees it, squashed to a square.
 
     Returns:
         uint8 (size, size, 3).
 
     Raises:
-        BadImage: the file is missing, truncated, not an image, ...
+        BadImage: the file is missing, truncated, not an image, too large, ...
     """
-    with warnings.catch_warnings(action="ignore"):
-        return decode_content(path, read_content(path), size)
+    return decode_content(path, read_content(path), size, megapixels)
 
 
-def resized(image: Image.Image, size: int, box: tuple[float, float, float, float] | None = None) -> NDArray[np.uint8]:
+def resized(image: Image.Image, size: int, box: Box | None = None) -> NDArray[np.uint8]:
     """An RGB image, or a box (left, top, right, bottom) of it, squashed to a square, uint8 (size, size, 3)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))
 
@@ -114,6 +131,8 @@ def read_content(path: str) -> bytes:
         raise BadImage(path, "not an image but a folder") from None
     except OSError as error:
         raise BadImage(path, f"unreadable ({error.strerror})") from None
+    except ValueError as error:  # a name that no file can have
+        raise BadImage(path, f"unreadable ({error})") from None
 
 
 class Header(NamedTuple):
@@ -128,48 +147,133 @@ def inspect(path: str, content: bytes, megapixels: float = MEGAPIXELS) -> Header
     """Read the header of an image file, without decoding it.
 
     Raises:
-        BadImage: it is not an image, or too large.
+        BadImage: it is not an image, obviously truncated, or too large.
     """
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            return Header(image.width, image.height, image.format or "")
-    except UnidentifiedImageError:
-        raise BadImage(path, "not an image" if content else "empty") from None
+    with _opened(path, content, megapixels) as image:
+        if image.format == "PNG" and "exif" not in image.info and b"eXIf" in content:
+            image.load()  # its EXIF may come after the pixels
+        turned = image.format != "TIFF" and _orientation(image) >= 5  # Pillow gives the size of an upright TIFF
+        width, height = image.size[::-1] if turned else image.size
+        return Header(width, height, image.format or "")
 
 
 def decode_content(path: str, content: bytes, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
     """Decode the content of an image file, uint8 (size, size, 3); the path is for the error."""
+    with _opened(path, content, megapixels) as image:
+        box = _scale_down(image, size)
+        upright = upright_rgb(image)
+        return resized(upright, size, None if box is None else _turned(box, upright.size, _orientation(image)))
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """The current frame of an image in RGB as a person sees it: turned by its EXIF orientation, on white."""
+    image.load()  # a PNG may have its EXIF after the pixels; a TIFF is turned by Pillow here
+    turn = TURNS.get(_orientation(image))
+    return to_rgb(image) if turn is None else to_rgb(image).transpose(turn)
+
+
+class _Undisturbed:
+    """Keeps Pillow's warnings and its own limit on pixels out of the way while any thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:  # both are shared by all threads
+                self._limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+                self._filters = warnings.catch_warnings(action="ignore")
+                self._filters.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._filters.__exit__(None, None, None)
+                Image.MAX_IMAGE_PIXELS = self._limit
+
+
+_undisturbed = _Undisturbed()
+
+
+@contextmanager
+def _opened(path: str, content: bytes, megapixels: float) -> Iterator[Image.Image]:
+    """An image whose header is fine; whatever goes wrong with it is a BadImage."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            box = _scale_down(image, size)
-            return resized(_rgb(image), size, box)
+        if is_cut_short(content):
+            raise BadImage(path, "truncated")
+        with _undisturbed, _open(path, content) as image:
+            if (pixels := image.width * image.height) > megapixels * 1e6:
+                own = math.ceil(pixels / 1e5) / 10  # not 50.0 where 50 are allowed
+                raise BadImage(path, f"{own} megapixels, more than the limit of {megapixels:g} (megapixels)")
+            yield image
+    except (BadImage, MemoryError):
+        raise  # the latter is the machine's fault, not the file's
     except UnidentifiedImageError:
         raise BadImage(path, "not an image" if content else "empty") from None
-    except Image.DecompressionBombError:
-        raise BadImage(path, "too many pixels to decode safely") from None
-    except MemoryError:
-        raise  # the machine's fault, not the file's
     except Exception as error:  # decoders of broken files raise almost anything
-        what = " ".join(str(error).split()) or type(error).__name__
-        reason = "truncated" if "truncated" in what.lower() or isinstance(error, EOFError) else f"damaged ({what})"
+        what = " ".join(str(error).split())[:100] or type(error).__name__
+        ended = isinstance(error, EOFError) or "truncated" in what.lower() or "end of file" in what.lower()
+        reason = "truncated" if ended else f"damaged ({what})"
         raise BadImage(path, reason) from None
 
 
-def _scale_down(image: Image.Image, size: int) -> tuple[float, float, float, float] | None:
+def _open(path: str, content: bytes) -> Image.Image:
+    try:
+        image = Image.open(io.BytesIO(content))
+        if image.format == "PNG":
+            _scale_colour_key(image, depth=content[24])
+        return image
+    except UnidentifiedImageError:
+        brands = content[8 : int.from_bytes(content[:4], "big")] if content[4:8] == b"ftyp" else b""
+        if not any(brand in brands for brand in HEIF):
+            raise
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        raise BadImage(path, "HEIC, which needs the extra: pip install 'mlcil[heic]'") from None
+    heif: Image.Image = HeifImageFile(io.BytesIO(content))  # type: ignore[no-untyped-call]
+    return heif  # upright, and its EXIF says so
+
+
+def _scale_colour_key(image: Image.Image, depth: int) -> None:
+    """Give the transparent colour of a PNG the 8 bits that Pillow gives its pixels."""
+    key = image.info.get("transparency")
+    if image.mode == "L" and isinstance(key, int):
+        image.info["transparency"] = key * 255 // (2**depth - 1)
+    elif image.mode == "RGB" and depth == 16 and isinstance(key, tuple):
+        image.info["transparency"] = tuple(value >> 8 for value in key)
+
+
+def _scale_down(image: Image.Image, size: int) -> Box | None:
     """Have a large JPEG decoded to 1/2, 1/4 or 1/8 of its size, in half the time; returns the box that it fills.
 
     It keeps at least ROOM times the wanted size in both dimensions and is resized from there. Against resizing from
     the full image, photographs have a median PSNR of 43 to 51 dB (38 at worst). A ROOM of 1 is faster but changes
     them visibly, 34 to 41 dB (28 at worst): libjpeg's scaling keeps more detail than the bilinear one.
     """
+    if image.format not in {"JPEG", "MPO"}:  # a HEIC would be replaced by its preview
+        return None
     scaled = image.draft(None, (ROOM * size, ROOM * size))
     # Not all of the last column and row where the fraction of the size is not whole.
     return None if scaled is None else scaled[1]
 
 
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB":
-        return image
-    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip to white
-        return Image.fromarray((np.asarray(image) / 257).clip(0, 255).astype(np.uint8)).convert("RGB")
-    return image.convert("RGB")
+def _turned(box: Box, size: tuple[int, int], orientation: int) -> Box:
+    """Where the box from the top left corner of a stored image is in the upright one of this size."""
+    width, height = box[2:] if orientation < 5 else box[:1:-1]
+    left = size[0] - width if orientation in {2, 3, 6, 7} else 0
+    top = size[1] - height if orientation in {3, 4, 7, 8} else 0
+    return left, top, left + width, top + height
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; 1 if there is none that makes sense."""
+    try:
+        found = Image.Image.getexif(image).get(ExifTag.Orientation)  # a PNG's own method would decode it
+        return int(found) if found in TURNS else 1
+    except MemoryError:
+        raise
+    except Exception:  # damaged EXIF raises almost anything
+        return 1

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.state import State, part_of
 from ..data.augmentation import normalise
-from ..data.decoding import decode, resized
+from ..data.decoding import decode, resized, upright_rgb
 from ..data.pixels import MemoryPixels
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.metrics import Floats
@@ -92,7 +92,7 @@ class TrainedRun:
         if isinstance(image, str | Path):
             return decode(str(image), size)
         if isinstance(image, Image.Image):
-            return resized(image.convert("RGB"), size)
+            return resized(upright_rgb(image), size)
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
             raise UserError(f"got an array of {image.dtype} {image.shape}, expected an image of uint8 (H, W, 3)")
         return resized(Image.fromarray(image), size)
