@@ -52,7 +52,8 @@ def find_look_alikes(counts: Counts) -> list[Finding]:
 
 def _joined_text(joined: Counts, separator: str, word: str) -> str:
     first = max(sorted(joined), key=joined.__getitem__)
-    more = f", and {len(joined) - 1} more labels contain {SEPARATORS[word]!r}" if len(joined) > 1 else ""
+    others = "another label contains" if len(joined) == 2 else f"{len(joined) - 1} more labels contain"
+    more = f", and {others} {SEPARATORS[word]!r}" if len(joined) > 1 else ""
     return (
         f"{_images(joined[first])} {'has' if joined[first] == 1 else 'have'} the label {first!r}{more}; labels are "
         f"separated by {separator!r}, so this is one label; add separator={word} to the data set's name if it is two"

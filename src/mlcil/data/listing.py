@@ -151,7 +151,7 @@ class _Merged:
         """What its owner should know about the images that are listed more than once."""
         told = [
             (Level.NOTE, self.repeated, "more than once", "their labels were merged"),
-            (Level.LOOK, self.torn, "both as test and as train images", "they are test images alone"),
+            (Level.LOOK, self.torn, "both for testing and for training", "taken for testing alone"),
             (Level.LOOK, self.moved, "with different sessions", "the earliest was taken"),
             (Level.LOOK, self.emptied, "both without and with labels", "the labels were taken"),
         ]

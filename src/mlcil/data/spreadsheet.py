@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,25 +41,38 @@ class Sheet:
 
     def cells(self, name: str) -> list[Cell]:
         """A column as text without blanks around it; a list stays a list."""
-        values = self.columns[name]
-        try:
-            text = {value: _text(value) for value in set(values)}  # most columns repeat a few values
-        except TypeError:  # lists cannot be looked up
-            try:
-                return [_cell(value) for value in values]
-            except TypeError:
-                raise UserError(
-                    f"{self.file}: column {name!r} holds structures, expected text, numbers or lists"
-                ) from None
-        return [text[value] for value in values]
+        return [
+            [self._item(row, name, item) for item in value if self._item(row, name, item)]
+            if isinstance(value, list)
+            else self._item(row, name, value)
+            for row, value in enumerate(self.columns[name])
+        ]
 
     def texts(self, name: str) -> list[str]:
-        """A column that must not have lists."""
-        cells = self.cells(name)
-        for row, cell in enumerate(cells):
-            if isinstance(cell, list):
-                raise self.error(row, f"got a list in column {name!r}, expected one value")
-        return [str(cell) for cell in cells]
+        """A column as text, which must not have lists."""
+        return [self._item(row, name, value) for row, value in enumerate(self.columns[name])]
+
+    def codes(self, name: str, allowed: Mapping[str, int], expected: str) -> list[int]:
+        """A column whose cells, in lower case, stand for numbers; each distinct one is looked at once."""
+        values = self.columns[name]
+        code: dict[Any, int] = {}
+        with contextlib.suppress(TypeError):  # a list cannot be looked up, which the loop below reports
+            for value in set(values):
+                if (text := _text(value).lower()) in allowed:
+                    code[value] = allowed[text]
+        try:
+            return list(map(code.__getitem__, values))
+        except (KeyError, TypeError):
+            texts = self.texts(name)
+        row = next(row for row, text in enumerate(texts) if text.lower() not in allowed)
+        raise self.error(row, f"got {texts[row]!r} in column {name!r}, {expected}")
+
+    def _item(self, row: int, name: str, value: Any) -> str:
+        try:
+            return _text(value)
+        except TypeError:
+            what = "a list" if isinstance(value, list) else "a structure"
+            raise self.error(row, f"got {what} in column {name!r}, expected text or a number") from None
 
     def error(self, row: int, message: str) -> UserError:
         """A mistake in a row."""
@@ -229,10 +243,6 @@ def _text(value: Any) -> str:
     if isinstance(value, dict | list | bytes):
         raise TypeError
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _cell(value: Any) -> Cell:
-    return [text for item in value if (text := _text(item))] if isinstance(value, list) else _text(value)
 
 
 def _or(names: Iterable[str]) -> str:

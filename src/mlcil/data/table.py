@@ -21,6 +21,7 @@ LABEL_COLUMNS = ("labels", "tags", "label", "tag", "keywords")
 SPLIT_COLUMNS = ("split", "set")
 SESSION_COLUMNS = ("session",)
 SPLITS = {"train": "train", "trainval": "train"} | dict.fromkeys(("test", "val", "valid", "validation"), "test")
+PARTS = ("train", "test")
 # Programs write a column with gaps as floats, hence "1.0".
 VALUES = (
     dict.fromkeys(("1", "1.0", "true"), PRESENT)
@@ -127,24 +128,21 @@ def _paths(sheet: Sheet, column: str, folder: Path) -> tuple[str, ...]:
     for row, name in enumerate(names):
         if not name:
             raise sheet.error(row, "the image path is empty")
-    return tuple(_local(folder, name) for name in names)
+    base = "" if folder == Path() else str(folder)
+    return tuple(os.path.join(base, _local(base, name)) for name in names)
 
 
-def _local(folder: Path, name: str) -> str:
+def _local(folder: str, name: str) -> str:
     """A path on this machine; a table from Windows may have backslashes between folders."""
-    if "\\" in name and os.sep == "/" and not (folder / name).exists():
-        name = name.replace("\\", "/")
-    return str(folder / name)
+    is_foreign = "\\" in name and os.sep == "/" and not os.path.exists(os.path.join(folder, name))
+    return name.replace("\\", "/") if is_foreign else name
 
 
 def _parts(sheet: Sheet, column: str | None) -> tuple[str, ...]:
     if column is None:
         return ("",) * len(sheet.numbers)
-    cells = [cell.lower() for cell in sheet.texts(column)]
-    for row, cell in enumerate(cells):
-        if cell not in SPLITS:
-            raise sheet.error(row, f"got {cell!r} in column {column!r}, expected one of {', '.join(SPLITS)}")
-    return tuple(SPLITS[cell] for cell in cells)
+    codes = {name: PARTS.index(part) for name, part in SPLITS.items()}
+    return tuple(PARTS[code] for code in sheet.codes(column, codes, f"expected one of {', '.join(SPLITS)}"))
 
 
 def _arrivals(sheet: Sheet, column: str | None) -> NDArray[np.int16]:
@@ -177,12 +175,7 @@ def _names(cell: Cell, separator: str) -> set[str]:
 def _from_columns(sheet: Sheet, others: set[str | None]) -> Labels:
     classes = tuple(sorted(name for name in sheet.columns if name not in others))
     matrix = np.empty((len(sheet.numbers), len(classes)), dtype=np.int8)
+    expected = "expected 1, 0, true, false, -1 or nothing; without a column named labels, each is a class"
     for column, name in enumerate(classes):
-        cells = sheet.texts(name)
-        values = {cell: VALUES[cell.lower()] for cell in set(cells) if cell.lower() in VALUES}
-        row = next((row for row, cell in enumerate(cells) if cell not in values), None)
-        if row is not None:
-            expected = "expected 1, 0, true, false, -1 or nothing; without a column named labels, each is a class"
-            raise sheet.error(row, f"got {cells[row]!r} in column {name!r}, {expected}")
-        matrix[:, column] = list(map(values.__getitem__, cells))
+        matrix[:, column] = sheet.codes(name, VALUES, expected)
     return classes, matrix, tuple(find_look_alikes(_counts(classes, matrix)))
