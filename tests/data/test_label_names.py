@@ -15,8 +15,8 @@ def test_two_labels_in_one():
         "add separator=comma to the data set's name if it is two"
     ]
     assert texts(find_joined({"a|b": 1, "c|d": 1, "a;b": 5}, ";")) == [
-        "1 image has the label 'a|b', and another label contains '|'; labels are separated by ';', so this is one label; "
-        "add separator=pipe to the data set's name if it is two"
+        "1 image has the label 'a|b', and another label contains '|'; labels are separated by ';', so this is one "
+        "label; add separator=pipe to the data set's name if it is two"
     ]
     assert "separator=semicolon" in texts(find_joined({"cat;dog": 1}, ","))[0]
 

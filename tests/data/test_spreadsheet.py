@@ -64,7 +64,10 @@ def test_rows_as_a_person_counts_them(tmp_path):
         ("path,cat\n\n", "is empty"),
         ("path,cat\na.jpg\n", "row 2: got 1 cells, expected 2"),
         ("path,labels\n\na.jpg,cat,dog\n", "row 3: got 3 cells, expected 2; cells are separated by ',' here"),
-        ("path;labels\na.jpg;cat;dog\n", "row 2: got 3 cells, expected 2; cells are separated by ';' here.* needs quotes"),
+        (
+            "path;labels\na.jpg;cat;dog\n",
+            "row 2: got 3 cells, expected 2; cells are separated by ';' here.* needs quotes",
+        ),
         ("path,cat,cat\na.jpg,1,1\n", "two columns named 'cat'"),
         (",path,cat\n0,a.jpg,1\n", "column 1 has no name"),
         ('path,labels\na.jpg,cat\nb.jpg,"dog\nc.jpg,cat\n', "row 3: a quote is not closed"),
