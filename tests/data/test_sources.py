@@ -149,6 +149,7 @@ def test_digits_for_real():
         ("no/photos", "no/photos does not exist; expected a table, a folder, or one of table:FILE, folder:PATH, coco"),
         ("labels.json", "labels.json does not exist"),
         ("no/such/t.csv", "table no/such/t.csv does not exist"),
+        ("photos [2020].csv", "table photos .2020..csv does not exist"),
         ("t.xls", "save it as .xlsx or .csv"),
         ("~nobody-of-this-name/x", "~nobody-of-this-name/x does not exist"),
         ("x" * 5000 + "/y", "does not exist"),

@@ -45,6 +45,12 @@ def test_dialects(tmp_path, text):
         assert found.findings == ()
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "cp1252"])
+def test_what_excel_saves_as_text(tmp_path, encoding):
+    content = "path\tlabels\r\na.jpg\tK\xfche;caf\xe9\r\n".encode(encoding)
+    assert columns(sheet(tmp_path, content, "t.txt")) == {"path": ["a.jpg"], "labels": ["K\xfche;caf\xe9"]}
+
+
 def test_the_separator_that_gives_a_known_column(tmp_path):
     assert columns(sheet(tmp_path, "x,y,z;path\n1,2,3;a\n")) == {"x,y,z": ["1,2,3"], "path": ["a"]}
     assert columns(sheet(tmp_path, "x|y,z\n1|2,3\n")) == {"x|y": ["1|2"], "z": ["3"]}
@@ -134,7 +140,10 @@ def test_json_lines(tmp_path):
         found.texts("labels")
 
 
-@pytest.mark.parametrize(("line", "message"), [("{", "row 2: not JSON"), ("[1]", "row 2: expected an object")])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("{", "row 2: not JSON"), ('{"n": ' + "9" * 5000 + "}", "row 2: not JSON"), ("[1]", "row 2: expected an object")],
+)
 def test_broken_json_lines(tmp_path, line, message):
     with pytest.raises(UserError, match=message):
         sheet(tmp_path, f'{{"path": "a"}}\n{line}\n', "t.jsonl")

@@ -139,6 +139,11 @@ def test_lists_are_not_split(tmp_path):
     assert found.findings == ()
 
 
+def test_a_zero_byte_in_a_path(tmp_path):
+    with pytest.raises(UserError, match="row 1: got .* which has a zero byte"):
+        read_table(write(tmp_path, '{"path": "a\\u0000.jpg", "cat": 1}', "t.jsonl"))
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

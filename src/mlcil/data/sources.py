@@ -185,10 +185,10 @@ def kind_of(spec: str) -> str:
     if os.path.isfile(path):
         return "table"
     if re.match(r"\w{2,}:", spec) is None:  # one letter is a drive of Windows
-        if WILDCARDS & set(name):
-            return "folder"
         if is_table(path):
             return "table"
+        if WILDCARDS & set(name):
+            return "folder"
         if len(path.parts) > 1 or path.suffix:
             raise UserError(f"{name} does not exist; expected a table, a folder, or one of {_usages()}")
     raise unknown_name("data set", kind, SOURCES)

@@ -205,13 +205,13 @@ def _read_parquet(file: Path, known: Collection[str]) -> Sheet:
         raise UserError(f"reading {file} needs pyarrow: pip install 'mlcil[parquet]'") from None
     try:
         content = parquet.read_table(file)
-    except (pyarrow.ArrowException, OSError) as error:
+        names = list(content.column_names)
+        columns = {name: column.to_pylist() for name, column in zip(names, content.columns, strict=True)}
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise UserError(f"{file} is not a Parquet file: {reason}") from None
-    names = list(content.column_names)
-    if len(set(names)) < len(names):
+    if len(columns) < len(names):
         raise UserError(f"{file} has two columns of the same name; column names must differ")
-    columns = {name: column.to_pylist() for name, column in zip(names, content.columns, strict=True)}
     return Sheet(file, columns, list(range(1, content.num_rows + 1)))
 
 
@@ -224,7 +224,7 @@ def _read_json_lines(file: Path, known: Collection[str]) -> Sheet:
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers too long to read
             raise UserError(f"{file}, row {number}: not JSON: {error}") from None
         if not isinstance(entry, dict):
             raise UserError(f'{file}, row {number}: expected an object such as {{"path": "a.jpg", "labels": ["cat"]}}')

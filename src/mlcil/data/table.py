@@ -128,6 +128,8 @@ def _paths(sheet: Sheet, column: str, folder: Path) -> tuple[str, ...]:
     for row, name in enumerate(names):
         if not name:
             raise sheet.error(row, "the image path is empty")
+        if "\0" in name:  # no file can have such a name
+            raise sheet.error(row, f"got {name!r} as image path, which has a zero byte")
     base = "" if folder == Path() else str(folder)
     return tuple(os.path.join(base, _local(base, name)) for name in names)
 
