@@ -42,16 +42,10 @@ def read_table(
     separator: str = "semicolon",
     test_fraction: float = 0.2,
 ) -> Listing:
-    """Read images and labels from a spreadsheet.
+    """Read images and labels from a spreadsheet with a row per image; all options are explained in `sources.SOURCES`.
 
-    Arguments:
-        file: the table; a row per image.
-        images, path, test_fraction: see `sources.SOURCES`.
-        labels: a column of label lists; an empty cell means that the image shows none of the classes. Without such a
-            column, every remaining column is a class with the values 1, 0 or nothing (unknown).
-        split: a column that says train or test. Without one, each image's content decides.
-        session: a column with the session, from 1, in which an image arrives, or nothing.
-        separator: what stands between two labels of a cell: a character or its name.
+    In a column of label lists, an empty cell means that the image shows none of the classes. Without such a column,
+    every remaining column is a class with the values 1, 0 or nothing (unknown).
 
     Returns:
         Labels int8 (N, K), rows in the table's order, classes sorted by name.
@@ -67,24 +61,17 @@ def read_table(
     label_column = _find(sheet, labels, LABEL_COLUMNS, "label")
     split_column = _find(sheet, split, SPLIT_COLUMNS, "split")
     session_column = _find(sheet, session, SESSION_COLUMNS, "session")
+    paths = _paths(sheet, path_column, images or file.parent)
+    parts, arrivals = _parts(sheet, split_column), _arrivals(sheet, session_column)
     if label_column is not None:
         classes, matrix, findings = _from_cells(sheet.cells(label_column), sign)
     else:
         classes, matrix, findings = _from_columns(sheet, {path_column, split_column, session_column})
     if not (matrix == PRESENT).any():
         raise UserError(f"{file} has no labels: no image has any class")
-    return Listing(
-        str(file),
-        _paths(sheet, path_column, images or file.parent),
-        matrix,
-        classes,
-        _parts(sheet, split_column),
-        _arrivals(sheet, session_column),
-        tuple(f"row {number}" for number in sheet.numbers),
-        test_fraction,
-        sheet.findings + findings,
-        lists=label_column is not None,
-    )
+    places, findings = tuple(f"row {number}" for number in sheet.numbers), sheet.findings + findings
+    is_list = label_column is not None
+    return Listing(str(file), paths, matrix, classes, parts, arrivals, places, test_fraction, findings, is_list)
 
 
 def separator_sign(separator: str) -> str:
