@@ -1,8 +1,10 @@
-import sys
+import json
 
+import numpy as np
 import pytest
 
 from mlcil.core.errors import UserError
+from mlcil.data.images import Level
 from mlcil.data.table import read_table
 
 ROWS = "path,split,dog,cat\na.jpg,train,1,0\nb.jpg,test,,TRUE\nc.jpg,trainval,-1,1.0\nd.jpg,val,false,0\n"
@@ -15,91 +17,168 @@ def write(folder, text, name="table.csv"):
 
 
 def test_a_column_per_class(tmp_path):
-    data = read_table(write(tmp_path, ROWS))
-    assert data.train.classes == data.test.classes == ("cat", "dog")
-    assert data.train.paths == (str(tmp_path / "a.jpg"), str(tmp_path / "c.jpg"))
-    assert data.train.labels.tolist() == [[0, 1], [1, -1]]
-    assert data.test.labels.tolist() == [[1, -1], [0, 0]]
-    assert (data.train.split, data.test.split) == ("train", "test")
+    found = read_table(write(tmp_path, ROWS))
+    assert found.classes == ("cat", "dog")
+    assert found.paths == tuple(str(tmp_path / f"{name}.jpg") for name in "abcd")
+    assert found.labels.tolist() == [[0, 1], [1, -1], [1, -1], [0, 0]]
+    assert found.labels.dtype == np.int8
+    assert found.parts == ("train", "test", "train", "test")
+    assert found.places == ("row 2", "row 3", "row 4", "row 5")
+    assert found.arrivals.tolist() == [0, 0, 0, 0]
+    assert (found.source, found.findings, found.lists) == (str(tmp_path / "table.csv"), (), False)
 
 
 def test_a_column_of_labels(tmp_path):
     text = "\ufeffFile,Tags,set,note\nx/a.jpg, dog ;cat;dog,train,hello\nb.jpg,,test,\n"
-    data = read_table(write(tmp_path, text), images=tmp_path / "photographs")
-    assert data.train.classes == ("cat", "dog")
-    assert data.train.labels.tolist() == [[1, 1]]
-    assert data.test.labels.tolist() == [[0, 0]]
-    assert data.train.paths == (str(tmp_path / "photographs" / "x" / "a.jpg"),)
+    found = read_table(write(tmp_path, text), images=tmp_path / "photographs")
+    assert found.classes == ("cat", "dog")
+    assert found.labels.tolist() == [[1, 1], [0, 0]]
+    assert found.paths == tuple(str(tmp_path / "photographs" / name) for name in ("x/a.jpg", "b.jpg"))
+    assert found.lists
 
 
 def test_named_columns(tmp_path):
-    text = "path,where,what,part\nno,a.jpg,cat,train\nno,b.jpg,dog,test\n"
-    data = read_table(write(tmp_path, text), path="where", labels="what", split="part")
-    assert data.train.paths == (str(tmp_path / "a.jpg"),)
-    assert data.train.classes == ("cat", "dog")
+    text = "path,where,what,part,when\nno,a.jpg,cat,train,2\nno,b.jpg,dog,test,\n"
+    found = read_table(write(tmp_path, text), path="where", labels="what", split="part", session="when")
+    assert found.paths[0] == str(tmp_path / "a.jpg")
+    assert found.classes == ("cat", "dog")
+    assert found.parts == ("train", "test")
+    assert found.arrivals.tolist() == [2, 0]
 
 
-def test_absolute_paths_stay(tmp_path):
-    text = f"path,labels,split\n{tmp_path}/a.jpg,cat,train\nb.jpg,cat,test\n"
-    assert read_table(write(tmp_path, text), images=tmp_path / "x").train.paths == (str(tmp_path / "a.jpg"),)
+@pytest.mark.parametrize("column", ["path", "file", "FileName", "image", "file_name", "Image_Path", "photo"])
+def test_usual_names_of_the_path(tmp_path, column):
+    assert read_table(write(tmp_path, f"{column},cat\na.jpg,1\n")).classes == ("cat",)
 
 
-def many(count, every=1):
-    return "path,labels\n" + "".join(f"{number}.jpg,cat\n" for number in range(0, count, every))
+@pytest.mark.parametrize("column", ["labels", "Tags", "label", "tag", "keywords"])
+def test_usual_names_of_labels(tmp_path, column):
+    assert read_table(write(tmp_path, f"path,{column}\na.jpg,cat;dog\n")).classes == ("cat", "dog")
 
 
-def test_the_split_by_hash_is_stable(tmp_path):
-    whole = read_table(write(tmp_path, many(2000)), test_fraction=0.3)
-    half = read_table(write(tmp_path, many(2000, every=2)), test_fraction=0.3)
-    assert set(half.test.paths) == set(whole.test.paths) & set(half.train.paths + half.test.paths)
-    assert 0.27 < len(whole.test) / 2000 < 0.33
-    # Stored: the same images on every machine and in every version.
-    assert [path.rsplit("/")[-1] for path in whole.test.paths[:5]] == [
-        "0.jpg",
-        "1.jpg",
-        "5.jpg",
-        "14.jpg",
-        "19.jpg",
-    ]
+def test_absolute_and_foreign_paths(tmp_path):
+    (tmp_path / "odd\\name.jpg").touch()
+    text = f"path,labels\n{tmp_path}/a.jpg,cat\nx\\b.jpg,cat\nodd\\name.jpg,cat\n"
+    paths = read_table(write(tmp_path, text)).paths
+    assert paths == (str(tmp_path / "a.jpg"), str(tmp_path / "x" / "b.jpg"), str(tmp_path / "odd\\name.jpg"))
+
+
+def test_paths_beside_a_table_in_this_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, "path,labels\nphotos/a.jpg,cat\n").relative_to(tmp_path)
+    assert read_table(file).paths == ("photos/a.jpg",)
+
+
+@pytest.mark.parametrize(
+    ("separator", "cell"),
+    [
+        ("comma", '"cat, old dog"'),
+        (",", '"cat,old dog,"'),
+        ("pipe", "cat|old dog"),
+        ("slash", "cat / old dog"),
+        ("tab", '"cat\told dog"'),
+        ("semicolon", "cat;old dog"),
+        ("#", "cat#old dog"),
+    ],
+)
+def test_separators(tmp_path, separator, cell):
+    found = read_table(write(tmp_path, f"path,labels\na.jpg,{cell}\n"), separator=separator)
+    assert found.classes == ("cat", "old dog")
+
+
+def test_blanks_as_separators(tmp_path):
+    found = read_table(write(tmp_path, "path,labels\na.jpg,cat  dog\n"), separator="blank")
+    assert found.classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("separator", ["", "commma", "a", "||"])
+def test_wrong_separators(tmp_path, separator):
+    with pytest.raises(UserError, match=f"got '{separator.replace('|', '.')}' for separator, expected a character or"):
+        read_table(write(tmp_path, "path,labels\na.jpg,cat\n"), separator=separator)
+
+
+def test_sessions(tmp_path):
+    text = "path,labels,Session\na.jpg,cat,1\nb.jpg,cat,\nc.jpg,cat,2.0\nd.jpg,cat, 12\n"
+    assert read_table(write(tmp_path, text)).arrivals.tolist() == [1, 0, 2, 12]
+
+
+@pytest.mark.parametrize("cell", ["0", "-1", "1.5", "one", "123456", "nan"])
+def test_wrong_sessions(tmp_path, cell):
+    text = f"path,labels,session\na.jpg,cat,1\nb.jpg,cat,{cell}\n"
+    with pytest.raises(UserError, match=f"row 3: got '{cell}' in column 'session', expected a session from 1"):
+        read_table(write(tmp_path, text))
+
+
+def test_suspicious_labels(tmp_path):
+    rows = ['"cat,dog"'] * 3 + ["cat"] * 6 + ["Cat", "traffic light"]
+    text = "path,labels\n" + "".join(f"{row}.jpg,{cell}\n" for row, cell in enumerate(rows))
+    found = read_table(write(tmp_path, text))
+    assert [finding.level for finding in found.findings] == [Level.LOOK, Level.LOOK]
+    assert "'Cat' (1 image) and 'cat' (6 images)" in found.findings[0].text
+    assert "3 images have the label 'cat,dog'; labels are separated by ';'" in found.findings[1].text
+
+
+def test_class_columns_in_two_spellings(tmp_path):
+    found = read_table(write(tmp_path, "path,Cat,cat\na.jpg,1,0\nb.jpg,1,1\n"))
+    assert "'Cat' (2 images) and 'cat' (1 image)" in found.findings[0].text
+
+
+def test_the_encoding_that_was_taken(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("path,labels\na.jpg,caf\xe9\n".encode("cp1252"))
+    found = read_table(tmp_path / "latin.csv")
+    assert found.classes == ("caf\xe9",)
+    assert [finding.level for finding in found.findings] == [Level.NOTE]
+    assert "read as Windows-1252" in found.findings[0].text
+
+
+def test_lists_are_not_split(tmp_path):
+    rows = [{"file_name": "a.jpg", "labels": ["salt;pepper", "rock, paper"]}, {"file_name": "b.jpg", "labels": []}]
+    found = read_table(write(tmp_path, "\n".join(map(json.dumps, rows)), "t.jsonl"))
+    assert found.classes == ("rock, paper", "salt;pepper")
+    assert found.labels.tolist() == [[1, 1], [0, 0]]
+    assert found.findings == ()
+
+
+def test_a_zero_byte_in_a_path(tmp_path):
+    with pytest.raises(UserError, match="row 1: got .* which has a zero byte"):
+        read_table(write(tmp_path, '{"path": "a\\u0000.jpg", "cat": 1}', "t.jsonl"))
 
 
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    columns = {"image": ["a.jpg", "b.jpg"], "split": ["train", "test"]}
+    columns = {"image": ["a.jpg", "b.jpg"], "split": ["train", "test"], "session": [1.0, None]}
     classes = {"dog": [1.0, None], "cat": [True, False], "owl": [float("nan"), 1.0], "cow": [0, -1]}
     parquet.write_table(pyarrow.table(columns | classes), tmp_path / "a.parquet")
-    data = read_table(tmp_path / "a.parquet")
-    assert data.train.classes == ("cat", "cow", "dog", "owl")
-    assert data.train.labels.tolist() == [[1, 0, 1, -1]]
-    assert data.test.labels.tolist() == [[0, -1, -1, 1]]
+    found = read_table(tmp_path / "a.parquet")
+    assert found.classes == ("cat", "cow", "dog", "owl")
+    assert found.labels.tolist() == [[1, 0, 1, -1], [0, -1, -1, 1]]
+    assert found.arrivals.tolist() == [1, 0]
     parquet.write_table(pyarrow.table(columns | {"tags": [["cat", "dog"], []]}), tmp_path / "b.parquet")
-    assert read_table(tmp_path / "b.parquet").train.labels.tolist() == [[1, 1]]
+    assert read_table(tmp_path / "b.parquet").labels.tolist() == [[1, 1], [0, 0]]
 
 
-def test_broken_parquet(tmp_path):
-    pytest.importorskip("pyarrow")
-    with pytest.raises(UserError, match="is not a Parquet file"):
-        read_table(write(tmp_path, "hello", "a.parquet"))
-
-
-def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"mlcil\[parquet\]"):
-        read_table(write(tmp_path, "", "a.parquet"))
+def test_excel(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in [["photo", "cat", "dog", "session"], ["a.jpg", 1, None, 2], ["b.jpg", False, 1.0, None]]:
+        book.active.append(row)
+    book.save(tmp_path / "t.xlsx")
+    found = read_table(tmp_path / "t.xlsx")
+    assert found.labels.tolist() == [[1, -1], [0, 1]]
+    assert found.arrivals.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "is empty"),
-        ("path,cat\n", "is empty"),
-        ("photo,cat\na.jpg,1\n", "has no path column; expected one of path, file, filename, image"),
+        ("picture,cat\na.jpg,1\n", "has no path column; expected one of path, file, filename, image, file_name"),
         ("path,cat\na.jpg,1\n ,1\n", "row 3: the image path is empty"),
         (
             "path,cat\na.jpg,1\n\nb.jpg,2\n",
-            "row 4: got '2' in column 'cat', expected 1, 0, true, false, -1 or",
+            "row 4: got '2' in column 'cat', expected 1, 0, true, false, -1 or nothing; without a column named labels",
         ),
         ("path,split\na.jpg,train\nb.jpg,test\n", "has no labels"),
         ("path,cat,dog\na.jpg,0,\n", "has no labels"),
@@ -108,13 +187,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
             "path,cat,split\na.jpg,1,train\nb.jpg,1,tset\n",
             "row 3: got 'tset' in column 'split', expected one of",
         ),
-        ("path,cat\na.jpg,1\n./a.jpg,0\n", "row 3: './a.jpg' already stands in row 2"),
-        ("path,cat,split\na.jpg,1,train\n", "has no test images"),
-        ("path,cat,split\na.jpg,1,test\n", "has no train images"),
-        ("path,cat\na.jpg\n", "row 2: got 1 cells, expected 2"),
-        ("path,cat,cat\na.jpg,1,1\n", "two columns named 'cat'"),
-        (",path,cat\n0,a.jpg,1\n", "column 1 has no name"),
-        ("path,cat\na.jpg,1\x00\n", "row 2: got|is not a CSV file"),
+        ("path,cat,split\na.jpg,1,\n", "row 2: got '' in column 'split'"),
     ],
 )
 def test_mistakes_name_their_place(tmp_path, text, message):
@@ -123,23 +196,12 @@ def test_mistakes_name_their_place(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["path", "labels", "split"])
+@pytest.mark.parametrize("option", ["path", "labels", "split", "session"])
 def test_unknown_columns(tmp_path, option):
     with pytest.raises(UserError, match="'catt', did you mean 'cat'"):
         read_table(write(tmp_path, ROWS), **{option: "catt"})
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
-def test_fraction_out_of_range(tmp_path, fraction):
+def test_a_fraction_out_of_range(tmp_path):
     with pytest.raises(UserError, match="for test_fraction, expected a number between 0 and 1"):
-        read_table(write(tmp_path, many(10)), test_fraction=fraction)
-
-
-def test_files_that_are_not_tables(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
-        read_table(tmp_path / "gone.csv")
-    with pytest.raises(UserError, match=r"must end in .csv or .parquet"):
-        read_table(write(tmp_path, ROWS, "table.xlsx"))
-    (tmp_path / "latin.csv").write_bytes("path,caf\xe9\na.jpg,1\n".encode("latin-1"))
-    with pytest.raises(UserError, match="is not a CSV file in UTF-8"):
-        read_table(tmp_path / "latin.csv")
+        read_table(write(tmp_path, "path,labels\na.jpg,cat\n"), test_fraction=1.5)

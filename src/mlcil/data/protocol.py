@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
 from ..core.randomness import Stream, stream_key
+from . import class_lists
 from .images import ABSENT, BY_LABELS, EVERY_SESSION, PRESENT, UNKNOWN, DataSet, LabelledImages
 
 FORMS = "B<base>-C<step> (such as B40-C10), joint, or class lists (such as cat,dog|car,bus)"
@@ -150,8 +151,8 @@ def make_protocol(data: DataSet, text: str, order: str | None = None, has_negati
 
     Arguments:
         data: the data set.
-        text: `B40-C10`, `joint`, or class lists as in `cat,dog|car,bus`, which fix the order as well
-            and leave out the classes that they do not name.
+        text: `B40-C10`, `joint`, or class lists as in `cat,dog|car,bus` (see `class_lists`), which fix the order as
+            well and leave out the classes that they do not name.
         order: the class order, see `class_order`; not together with class lists.
         has_negatives: whether images without a class take part.
 
@@ -167,10 +168,11 @@ def make_protocol(data: DataSet, text: str, order: str | None = None, has_negati
 
 def session_classes(classes: Sequence[str], text: str, order: str | None = None) -> tuple[list[str], list[int]]:
     """The classes of all sessions one after another, and the number of each session's; see `make_protocol`."""
-    if "|" in text or "," in text or text.strip() in classes:
+    if set(text) & set('|,"') or text.strip() in classes:
         if order is not None:
             raise UserError(f"protocol {text!r} fixes the class order itself; leave out the order {order!r}")
-        lists = _parse_lists(text, classes)
+        lists = class_lists.parse(text)
+        _check_names([name for part in lists for name in part], classes, "protocol")
         return [name for part in lists for name in part], [len(part) for part in lists]
     names = class_order(classes, order)
     return names, parse_protocol(text, len(names))
@@ -205,7 +207,7 @@ def class_order(classes: Sequence[str], order: str | None = None) -> list[str]:
         return sorted(classes)
     if order.startswith("shuffle:"):
         return _shuffled(classes, order)
-    names = _names(order)
+    names = [name for part in class_lists.parse(order) for name in part]
     _check_names(names, classes, "class order")
     missing = sorted(set(classes) - set(names))
     if missing:
@@ -219,18 +221,6 @@ def _shuffled(classes: Sequence[str], order: str) -> list[str]:
         raise UserError(f"got class order {order!r}, expected shuffle:SEED with a whole number such as shuffle:1")
     names = sorted(classes)
     return [names[place] for place in np.random.default_rng(int(seed)).permutation(len(names))]
-
-
-def _parse_lists(text: str, classes: Sequence[str]) -> list[list[str]]:
-    lists = [_names(part) for part in text.split("|")]
-    if not all(name for part in lists for name in part):
-        raise UserError(f"protocol {text!r} has an empty class name or session, expected {FORMS}")
-    _check_names([name for part in lists for name in part], classes, "protocol")
-    return lists
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
 
 
 def _check_names(names: Sequence[str], classes: Sequence[str], what: str) -> None:

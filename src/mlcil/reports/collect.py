@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..core.errors import UserError
 from ..core.files import read_json
+from ..data import class_lists
 from ..experiments.grid import GRID_FILE
 from ..experiments.presets import Preset, all_presets
 from .runs import Collection, Group, RunRecord, read_run
@@ -119,12 +120,11 @@ def _settings(runs: Sequence[RunRecord]) -> list[str]:
 
 def _setting(run: RunRecord) -> str:
     kind, _, rest = run.result.data.partition(":")
-    data = Path(rest.split(",")[0]).name if kind != "digits" and rest else kind
-    lists = run.result.protocol.split("|")
-    is_named = len(lists) > 1 or "," in lists[0]
-    sizes = "+".join(str(len(names.split(","))) for names in lists)
-    negatives = " with negatives" if run.result.negatives == "labelled" else ""
-    return f"{data} {f'{sizes} classes' if is_named else lists[0]}{negatives}"
+    data = kind if kind == "digits" else Path((rest or kind).split(",")[0]).name or kind
+    protocol = run.result.protocol
+    if set(protocol) & set('|,"'):
+        protocol = "+".join(str(len(names)) for names in class_lists.parse(protocol)) + " classes"
+    return f"{data} {protocol}" + (" with negatives" if run.result.negatives == "labelled" else "")
 
 
 def _name(run: RunRecord, twins: Sequence[RunRecord]) -> str:

@@ -12,6 +12,7 @@ from ..core.config import about
 from ..core.errors import UserError
 from ..core.files import read_json
 from ..data.published import BENCHMARKS
+from ..data.sources import kind_if_there
 from ..evaluation.results import RunResult, load_results
 from ..experiments.presets import Preset
 from ..training.config import RunSettings, flatten, make_config, read_config
@@ -180,7 +181,7 @@ def read_run(folder: Path) -> RunRecord:
 def _data_changes(kind: str, runs: Sequence[RunRecord]) -> list[str]:
     """How the data differ from those of a published row, as far as the results show it."""
     used = runs[0].result.data
-    if used.partition(":")[0] != kind:
+    if kind_if_there(used) not in (kind, None):
         return [f"data: {kind} -> {used}"]
     counts = [run.result.sessions[-1].test_images for run in runs if run.result.finished]
     whole = BENCHMARKS[kind].test_images

@@ -24,7 +24,7 @@ from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
-from ..data.sources import Found, counts_negatives, kind_of, read, resolve
+from ..data.sources import Found, counts_negatives, kind_if_there, read, resolve
 from ..memory.buffer import Budget
 from ..methods.base import Method, Task
 from ..methods.registry import method_class
@@ -102,7 +102,7 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     settings = config.settings
     torch.manual_seed(derive_seed(Stream.WEIGHTS, settings.seed))
     backbone = Backbone(settings.backbone, settings.image_size)
-    kind = kind_of(settings.data)
+    kind = kind_if_there(settings.data)  # a trained model is loaded without its data
     # A classifier with as many outputs as a benchmark has classes knows its labels; COCO's include those of VOC.
     known = {one.classes for one in BENCHMARKS.values()} if kind in BENCHMARKS else set()
     file = load_weights(backbone, settings.weights, {classes, *known})

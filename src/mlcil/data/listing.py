@@ -1,0 +1,174 @@
+"""A list of image files with their labels, before anyone has looked into the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError
+from .contents import Contents, FileFacts
+from .images import ABSENT, BY_LABELS, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a table or a folder says about images; the same image may stand there more than once.
+
+    Attributes:
+        source: what to call it in messages.
+        paths: one image file per row.
+        labels: int8 (N, K): 1 present, 0 known to be absent, -1 unknown.
+        classes: the K class names, sorted.
+        parts: for each row "train", "test", or "" where the image's content decides.
+        arrivals: int16 (N,), the session, from 1, with which each image arrives; 0 where that is not said.
+        places: where each row stands, such as "row 7"; "" where the path says it all.
+        test_fraction: share of test images among those whose content decides.
+        findings: what was noticed while it was read.
+        lists: whether labels were given as lists: two lists of one image are united. Otherwise each label was given
+            by itself, and a class both present and absent is a contradiction.
+    """
+
+    source: str
+    paths: tuple[str, ...]
+    labels: NDArray[np.int8]
+    classes: tuple[str, ...]
+    parts: tuple[str, ...]
+    arrivals: NDArray[np.int16]
+    places: tuple[str, ...]
+    test_fraction: float = 0.2
+    findings: tuple[Finding, ...] = ()
+    lists: bool = True
+
+    def __post_init__(self) -> None:
+        if "" in self.parts and not 0 < self.test_fraction < 1:
+            raise UserError(f"got {self.test_fraction} for test_fraction, expected a number between 0 and 1")
+
+    def resolve(self, contents: Contents) -> DataSet:
+        """The images by their content: however often one is listed, it is one image in one part.
+
+        Raises:
+            UserError: there are no training or no test images.
+        """
+        facts = contents.look(self.paths)
+        groups = _same_content(self.paths, facts)
+        firsts = np.array([rows[0] for rows in groups], dtype=np.int64)
+        merged = _Merged(self, self.labels[firsts], [self.parts[row] for row in firsts], self.arrivals[firsts])
+        for image, rows in enumerate(groups):
+            if len(rows) > 1:
+                merged.merge(image, rows)
+        digests = tuple(facts[row].digest for row in firsts)
+        pairs = zip(merged.parts, digests, strict=True)
+        is_test = np.array([(part or self._drawn(digest)) == "test" for part, digest in pairs])
+        whole = LabelledImages(
+            tuple(self.paths[row] for row in firsts),
+            merged.labels,
+            self.classes,
+            "train",
+            digests=digests,
+            arrivals=merged.arrivals if (merged.arrivals != BY_LABELS).any() else None,
+        )
+        parts = self._part(whole, ~is_test, "train"), self._part(whole, is_test, "test")
+        return DataSet(*parts, self.findings + merged.findings())
+
+    def where(self, row: int) -> str:
+        """A row for a message, such as `photos/a.jpg (row 7)`."""
+        return f"{self.paths[row]} ({self.places[row]})" if self.places[row] else self.paths[row]
+
+    def _drawn(self, digest: bytes) -> str:
+        """The part that an image's content decides, the same on every machine and whatever else is listed."""
+        share = int.from_bytes(sha256(digest).digest()[:6], "big") / 2**48
+        return "test" if share < self.test_fraction else "train"
+
+    def _part(self, whole: LabelledImages, chosen: NDArray[np.bool_], split: str) -> LabelledImages:
+        if not chosen.any():
+            raise UserError(
+                f"{self.source} has no {split} images; mark some in a split column or put them in a folder named "
+                f"{split}, or give another test_fraction"
+            )
+        return replace(whole.subset(np.flatnonzero(chosen)), split=split)
+
+
+def _same_content(paths: Sequence[str], facts: Sequence[FileFacts]) -> list[list[int]]:
+    """The rows of each image, in the order in which the images first occur."""
+    groups: dict[bytes | str, list[int]] = {}
+    for row, (path, fact) in enumerate(zip(paths, facts, strict=True)):
+        # Two empty files are not one photo, so only the path tells whether an unreadable file is another.
+        key = fact.digest if fact.problem is None else os.path.abspath(path)
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+@dataclass
+class _Merged:
+    """What holds for each image, and the pairs of rows that disagreed."""
+
+    listing: Listing
+    labels: NDArray[np.int8]
+    parts: list[str]
+    arrivals: NDArray[np.int16]
+    repeated: list[list[int]] = field(default_factory=list)
+    torn: list[list[int]] = field(default_factory=list)
+    moved: list[list[int]] = field(default_factory=list)
+    disputed: list[str] = field(default_factory=list)
+    emptied: list[list[int]] = field(default_factory=list)
+
+    def merge(self, image: int, rows: list[int]) -> None:
+        """Take all rows of an image together."""
+        self.repeated.append(rows)
+        self._merge_labels(image, rows)
+        named = {self.listing.parts[row] for row in rows} - {""}
+        if len(named) > 1:
+            self.torn.append([next(row for row in rows if self.listing.parts[row] == part) for part in sorted(named)])
+        self.parts[image] = "test" if "test" in named else next(iter(named), "")
+        arriving = [row for row in rows if self.listing.arrivals[row] != BY_LABELS]
+        if arriving:
+            arriving.sort(key=lambda row: int(self.listing.arrivals[row]))
+            first, last = arriving[0], arriving[-1]
+            self.arrivals[image] = self.listing.arrivals[first]
+            if self.listing.arrivals[first] != self.listing.arrivals[last]:
+                self.moved.append([first, last])
+
+    def _merge_labels(self, image: int, rows: list[int]) -> None:
+        block = self.listing.labels[rows]  # (rows, K)
+        self.labels[image] = block.max(axis=0)  # present before absent before unknown
+        present, absent = block == PRESENT, block == ABSENT
+        if self.listing.lists:
+            shown, empty = present.any(axis=1), absent.all(axis=1)
+            if shown.any() and empty.any():
+                self.emptied.append([rows[int(empty.argmax())], rows[int(shown.argmax())]])
+            return
+        for column in np.flatnonzero(present.any(axis=0) & absent.any(axis=0)):
+            self.labels[image, column] = UNKNOWN
+            pair = [rows[int(present[:, column].argmax())], rows[int(absent[:, column].argmax())]]
+            self.disputed.append(f"{self.listing.classes[column]!r} of {self._pair(pair)}")
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What its owner should know about the images that are listed more than once."""
+        told = [
+            (Level.NOTE, self.repeated, "more than once", "their labels were merged"),
+            (Level.LOOK, self.torn, "both for testing and for training", "taken for testing alone"),
+            (Level.LOOK, self.moved, "with different sessions", "the earliest was taken"),
+            (Level.LOOK, self.emptied, "both without and with labels", "the labels were taken"),
+        ]
+        found = [
+            Finding(level, f"{_images(len(rows))} {how} in {self.listing.source}, first {self._pair(rows[0])}; {then}")
+            for level, rows, how, then in told
+            if rows
+        ]
+        if self.disputed:
+            count = f"{len(self.disputed)} labels are" if len(self.disputed) > 1 else "1 label is"
+            text = f"{count} both 1 and 0 in {self.listing.source}, first {self.disputed[0]}; taken as unknown"
+            found.append(Finding(Level.LOOK, text))
+        return tuple(found)
+
+    def _pair(self, rows: list[int]) -> str:
+        return f"{self.listing.where(rows[0])} and {self.listing.where(rows[1])}"
+
+
+def _images(count: int) -> str:
+    return "1 image stands" if count == 1 else f"{count} images stand"
