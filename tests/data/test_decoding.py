@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mlcil.core.errors import UserError
-from mlcil.data import decoding
-from mlcil.data.decoding import BadImage, Decoding, decode
+from mlcil.data.decoding import BadImage, decode
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16"])
@@ -101,7 +100,6 @@ def test_decode_lets_no_warning_out(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)  # 64 pixels only warn, 100 are refused
     filters = list(warnings.filters)
     decode(str(tmp_path / "palette.png"), 4)
-    list(Decoding((str(tmp_path / "palette.png"),) * 50, 4, 4, None).chunks(range(50)))
     assert warnings.filters == filters
     Image.new("RGB", (10, 10)).save(tmp_path / "bomb.png")
     with pytest.raises(BadImage, match=r"bomb\.png: too many pixels"):
@@ -115,26 +113,3 @@ def test_decode_names_the_file_and_the_reason(tmp_path, broken_files):
         assert str(caught.value) == f"cannot read image {path}: {reason}"
         assert isinstance(caught.value, UserError)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-def test_chunks_give_every_row_its_pixels_or_the_reason(monkeypatch, tmp_path, write_images):
-    monkeypatch.setattr(decoding, "CHUNK", 2)
-    images, progress = write_images(tmp_path / "images"), []
-    paths = (*images.paths, str(tmp_path / "lost.png"))
-    job = Decoding(paths, 6, 2, lambda *at: progress.append(at))
-    chunks = list(job.chunks([1, 2, 5]))
-    assert [list(chunk) for chunk in chunks] == [[1, 2], [5]]
-    assert np.array_equal(chunks[0][2], decode(paths[2], 6))
-    assert chunks[1][5].reason == "missing"
-    assert progress == [(5, 6), (6, 6)]  # the rows left out count as done
-
-
-def test_chunks_refuse_a_file_that_lost_its_digest(tmp_path, write_images):
-    images = write_images(tmp_path / "images")
-    job = Decoding(images.paths, 6, 2, None)
-    digests = job.digests()
-    assert len(set(digests)) == 5
-    assert digests == job.digests()
-    Image.new("RGB", (9, 9), "red").save(images.paths[3])
-    with pytest.raises(UserError, match=r"003\.png changed while it was read"):
-        list(job.chunks(range(5), digests))

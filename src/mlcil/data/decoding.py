@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +15,6 @@ from ..core.errors import UserError
 
 ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least this many times the wanted one
 MEGAPIXELS = 50.0  # the largest image that is decoded
-CHUNK = 64  # images decoded between two flushes of the cache, all that an interrupted build can lose
 
 
 class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and collected
@@ -31,9 +26,6 @@ class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and co
 
     def __str__(self) -> str:
         return f"cannot read image {self.path}: {self.reason}"
-
-
-Chunk = dict[int, NDArray[np.uint8] | BadImage]
 
 
 def decode(path: str, size: int) -> NDArray[np.uint8]:
@@ -52,52 +44,6 @@ def decode(path: str, size: int) -> NDArray[np.uint8]:
 def resized(image: Image.Image, size: int, box: tuple[float, float, float, float] | None = None) -> NDArray[np.uint8]:
     """An RGB image, or a box (left, top, right, bottom) of it, squashed to a square, uint8 (size, size, 3)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """What is to be decoded, and how."""
-
-    paths: tuple[str, ...]
-    size: int
-    workers: int
-    on_progress: Callable[[int, int], None] | None
-
-    def digests(self) -> list[bytes]:
-        """One digest per file, of its content or of the reason why it has none."""
-        with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(lambda path: _fingerprint(path)[1], self.paths))
-
-    def chunks(self, rows: Sequence[int], digests: Sequence[bytes] | None = None) -> Iterator[Chunk]:
-        """Decode these rows a chunk at a time; a file that no longer has its digest is an error."""
-
-        def attempt(row: int) -> NDArray[np.uint8] | BadImage:
-            content, digest = _fingerprint(self.paths[row])
-            if digests is not None and digest != digests[row]:
-                raise UserError(f"image {self.paths[row]} changed while it was read; repeat the command")
-            try:
-                return content if isinstance(content, BadImage) else decode_content(self.paths[row], content, self.size)
-            except BadImage as error:
-                return error
-
-        skipped = len(self.paths) - len(rows)
-        with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(rows), CHUNK):
-                chunk = rows[start : start + CHUNK]
-                with warnings.catch_warnings(action="ignore"):  # around all threads, which share the filters
-                    images = list(pool.map(attempt, chunk))
-                yield dict(zip(chunk, images, strict=True))
-                if self.on_progress:
-                    self.on_progress(skipped + start + len(chunk), len(self.paths))
-
-
-def _fingerprint(path: str) -> tuple[bytes | BadImage, bytes]:
-    """A file's content, or why it has none, and a digest of either."""
-    try:
-        content = read_content(path)
-    except BadImage as error:
-        return error, blake2b(error.reason.encode(), digest_size=32, person=b"unreadable").digest()
-    return content, blake2b(content, digest_size=32).digest()
 
 
 def read_content(path: str) -> bytes:

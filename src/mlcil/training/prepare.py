@@ -16,6 +16,7 @@ from ..core.cache import DiskCache
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
+from ..data.contents import Contents
 from ..data.features import Feed, KeptStem, Views
 from ..data.images import UNKNOWN, LabelledImages
 from ..data.loading import PixelFeed, Preparation
@@ -56,7 +57,7 @@ def prepare_data(settings: RunSettings, say: Say, change: Callable[[Protocol], P
     Arguments:
         change: what to make of the protocol before anything uses it; for tests of methods.
     """
-    data = load(settings.data, settings.images)
+    data = load(settings.data, settings.images, open_contents(settings))
     train, test = (_open(images, settings, say) for images in (data.train, data.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
@@ -109,6 +110,12 @@ def open_cache(settings: RunSettings) -> DiskCache | None:
     return DiskCache(folder, int(settings.cache_gb * 1e9))
 
 
+def open_contents(settings: RunSettings) -> Contents:
+    """What looks into image files; it remembers them in the cache folder."""
+    cache = open_cache(settings)
+    return Contents(None if cache is None else cache.folder / "files.sqlite")
+
+
 def make_feeds(settings: RunSettings, data: Data, backbone: Backbone, fabric: Fabric, say: Say) -> tuple[Feed, Feed]:
     """What serves training batches and what serves test batches, whatever part of the work is frozen or kept.
 
@@ -158,7 +165,8 @@ def _open(images: LabelledImages, settings: RunSettings, say: Say) -> OpenedPixe
             shown = done * 10 // total
             say(f"decoding {images.split} images: {done}/{total}")
 
-    opened = open_pixels(images, settings.image_size, cache=open_cache(settings), on_progress=progress)
+    cache, contents = open_cache(settings), open_contents(settings)
+    opened = open_pixels(images, settings.image_size, cache=cache, contents=contents, on_progress=progress)
     if opened.note:
         say(opened.note)
     return opened
