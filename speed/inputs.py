@@ -27,6 +27,7 @@ from PIL import Image
 
 from mlcil.core.cache import DiskCache
 from mlcil.data.augmentation import AUGMENTATIONS, augment, make_augmentation, normalise
+from mlcil.data.contents import Contents
 from mlcil.data.decoding import decode
 from mlcil.data.images import LabelledImages
 from mlcil.data.loading import PixelFeed, Preparation
@@ -223,7 +224,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         images, groups = gather(parser.parse_args().data, folder)
-        store = open_pixels(images, SIZE, cache=DiskCache(folder / "cache", 10**9)).store
+        store = open_pixels(images, SIZE, cache=DiskCache(folder / "cache", 10**9), contents=Contents()).store
         pixels = store[np.arange(64) % len(store)]
         with threads(1):
             ratios = [*measure_decoding(groups), *measure_augmentation(pixels), measure_batches(pixels[:BATCH])]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlcil.data import decoding
+from mlcil.data import pixels
+from mlcil.data.decoding import decode_content
 from mlcil.data.images import LabelledImages
 
 
@@ -48,13 +49,12 @@ def broken_files(tmp_path: Path) -> dict[Path, str]:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths decoded so far in this process."""
+    """The paths decoded so far for a pixel store of this process."""
     paths: list[str] = []
-    original = decoding._decoded
 
-    def counted(path: str, content: bytes, size: int) -> np.ndarray:
+    def counted(path: str, content: bytes, size: int, megapixels: float) -> np.ndarray:
         paths.append(path)
-        return original(path, content, size)
+        return decode_content(path, content, size, megapixels)
 
-    monkeypatch.setattr(decoding, "_decoded", counted)
+    monkeypatch.setattr(pixels, "decode_content", counted)
     return paths

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mlcil.core.errors import UserError
-from mlcil.data import decoding
-from mlcil.data.decoding import BadImage, Decoding, decode, decode_content, inspect, read_content
+from mlcil.data.decoding import BadImage, decode, decode_content, inspect, read_content
 
 from .odd_bytes import exif, stored
 
@@ -103,7 +102,6 @@ def test_the_own_limit_on_pixels_replaces_pillows(tmp_path, monkeypatch, limit):
     path, filters = str(tmp_path / "image.png"), list(warnings.filters)
     Image.new("RGB", (10, 10), "red").save(path)
     assert (decode(path, 4, megapixels=1e-4) == [255, 0, 0]).all()
-    list(Decoding((path,) * 50, 4, 4, None).chunks(range(50)))
     for read in (decode_content, inspect):
         with pytest.raises(BadImage) as caught:
             read(path, read_content(path), *[4] * (read is decode_content), megapixels=9e-5)
@@ -148,26 +146,3 @@ def test_decode_names_the_file_and_the_reason(tmp_path, broken_files):
         assert str(caught.value) == f"cannot read image {path}: {reason}"
         assert isinstance(caught.value, UserError)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
-def test_chunks_give_every_row_its_pixels_or_the_reason(monkeypatch, tmp_path, write_images):
-    monkeypatch.setattr(decoding, "CHUNK", 2)
-    images, progress = write_images(tmp_path / "images"), []
-    paths = (*images.paths, str(tmp_path / "lost.png"))
-    job = Decoding(paths, 6, 2, lambda *at: progress.append(at))
-    chunks = list(job.chunks([1, 2, 5]))
-    assert [list(chunk) for chunk in chunks] == [[1, 2], [5]]
-    assert np.array_equal(chunks[0][2], decode(paths[2], 6))
-    assert chunks[1][5].reason == "missing"
-    assert progress == [(5, 6), (6, 6)]  # the rows left out count as done
-
-
-def test_chunks_refuse_a_file_that_lost_its_digest(tmp_path, write_images):
-    images = write_images(tmp_path / "images")
-    job = Decoding(images.paths, 6, 2, None)
-    digests = job.digests()
-    assert len(set(digests)) == 5
-    assert digests == job.digests()
-    Image.new("RGB", (9, 9), "red").save(images.paths[3])
-    with pytest.raises(UserError, match=r"003\.png changed while it was read"):
-        list(job.chunks(range(5), digests))

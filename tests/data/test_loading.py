@@ -9,8 +9,9 @@ from PIL import Image
 
 from mlcil.data import loading
 from mlcil.data.augmentation import make_augmentation, normalise
+from mlcil.data.contents import content_digest
 from mlcil.data.loading import Batch, PixelFeed, Preparation, plan_epoch, sample_seeds, shard
-from mlcil.data.pixels import BadImage, DecodedPixels, MemoryPixels
+from mlcil.data.pixels import BadImage, ChangedImage, DecodedPixels, MemoryPixels
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 PREPARE = Preparation(MEAN, STD)
@@ -172,7 +173,18 @@ def test_an_overtaken_iteration_says_so():
 def test_a_file_lost_during_training_is_named(tmp_path, workers):
     good, lost = tmp_path / "good.png", tmp_path / "lost.png"
     Image.new("RGB", (8, 8)).save(good)
-    loader = PixelFeed(DecodedPixels((str(good), str(lost)), 8), PREPARE, None, workers)
+    loader = PixelFeed(
+        DecodedPixels((str(good), str(lost)), 8, [content_digest(good.read_bytes()), b""]), PREPARE, None, workers
+    )
     with pytest.raises(BadImage) as caught:
         list(loader.batches([np.array([0, 1])], np.arange(2), labels(2), None))
     assert str(caught.value) == f"cannot read image {lost}: missing"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_changed_during_training_is_named(tmp_path, workers):
+    Image.new("RGB", (8, 8)).save(tmp_path / "new.png")
+    loader = PixelFeed(DecodedPixels((str(tmp_path / "new.png"),), 8, [b"of another content"]), PREPARE, None, workers)
+    with pytest.raises(ChangedImage) as caught:
+        list(loader.batches([np.array([0])], np.arange(1), labels(1), None))
+    assert str(caught.value) == f"image {tmp_path / 'new.png'} changed while it was read; repeat the command"

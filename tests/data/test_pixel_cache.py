@@ -1,5 +1,9 @@
+"""Decoded images are kept one by one: what is there is never decoded again, and what is lost is."""
+
 import errno
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,34 +14,34 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlcil.core.cache import CachedRows, DiskCache
+from mlcil.core.cache import DiskCache
+from mlcil.core.cached_rows import CachedRows
 from mlcil.core.errors import UserError
-from mlcil.data import decoding
+from mlcil.data.contents import Contents, fingerprinted
+from mlcil.data.decoding import BadImage, decode
 from mlcil.data.images import LabelledImages
-from mlcil.data.pixels import DecodedPixels, OpenedPixels, PixelStore, decode, open_pixels
+from mlcil.data.pixels import DECODING, DecodedPixels, OpenedPixels, PixelStore, open_pixels
 
 SIZE, MANY = 12, 10**9
-ENTRY = SIZE * SIZE * 3  # bytes of one image in the cache
+ENTRY = SIZE * SIZE * 3 + 4  # bytes of one image in the cache
 
-# Opens the folder argv[1] with the cache argv[2]; every decoding is slow and leaves a line in argv[3].
+# Opens the folder argv[1] with the cache argv[2]; every decoding is slow.
 SLOW_BUILDER = """
 import sys, time
 from pathlib import Path
 import numpy as np
 from mlcil.core.cache import DiskCache
-from mlcil.data import decoding
+from mlcil.data import pixels
+from mlcil.data.contents import Contents
 from mlcil.data.images import LabelledImages
-from mlcil.data.pixels import open_pixels
-original, decoding.CHUNK = decoding._decoded, 4
-def slow(path, content, size):
+original, pixels.CHUNK = pixels.decode_content, 4
+def slow(*arguments):
     time.sleep(0.05)
-    with open(sys.argv[3], "a") as log:
-        log.write(path + "\\n")
-    return original(path, content, size)
-decoding._decoded = slow
+    return original(*arguments)
+pixels.decode_content = slow
 paths = tuple(map(str, sorted(Path(sys.argv[1]).iterdir())))
 images = LabelledImages(paths, np.zeros((len(paths), 1), np.int8), ("a",), "train")
-opened = open_pixels(images, 12, cache=DiskCache(Path(sys.argv[2]), 10**9), workers=1)
+opened = pixels.open_pixels(images, 12, cache=DiskCache(Path(sys.argv[2]), 10**9), contents=Contents(), workers=1)
 print(int(opened.store[np.arange(len(paths))].sum()), type(opened.store).__name__)
 """
 
@@ -46,8 +50,8 @@ def indexed(paths: list[Path]) -> LabelledImages:
     return LabelledImages(tuple(map(str, paths)), np.zeros((len(paths), 1), np.int8), ("a",), "train")
 
 
-def opened(images: LabelledImages, cache: Path | None, limit: int = MANY) -> OpenedPixels:
-    return open_pixels(images, SIZE, cache=None if cache is None else DiskCache(cache, limit))
+def opened(images: LabelledImages, cache: Path, limit: int = MANY, **others) -> OpenedPixels:
+    return open_pixels(images, SIZE, cache=DiskCache(cache, limit), contents=Contents(), **others)
 
 
 def everything(store: PixelStore) -> np.ndarray:
@@ -58,13 +62,13 @@ def expected(images: LabelledImages) -> np.ndarray:
     return np.stack([decode(path, SIZE) for path in images.paths])
 
 
-def entries(cache: Path) -> set[str]:
-    return {path.stem for path in cache.glob("*.rows")}
+def entries(cache: Path) -> set[Path]:
+    return {path for path in cache.glob("pixels-*/*/*") if path.suffix != ".partial"}
 
 
-def slow_builder(folder: Path, cache: Path, log: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SLOW_BUILDER, str(folder), str(cache), str(log)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def slow_builder(folder: Path, cache: Path, first: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", first + SLOW_BUILDER, str(folder), str(cache)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(condition, seconds: float = 20) -> None:
@@ -77,36 +81,64 @@ def wait_for(condition, seconds: float = 20) -> None:
 def test_cache_equals_decoding_and_decodes_once(tmp_path, decoded, write_images):
     images, progress = write_images(tmp_path / "images", 70), []
     wanted = expected(images)
-    decoded.clear()
-    cache = DiskCache(tmp_path / "cache", MANY)
-    first = open_pixels(images, SIZE, cache=cache, on_progress=lambda *at: progress.append(at))
+    first = opened(images, tmp_path / "cache", on_progress=lambda *at: progress.append(at))
     assert isinstance(first.store, CachedRows)
     assert (len(first.store), first.bad, first.note) == (70, {}, None)
     assert np.array_equal(everything(first.store), wanted)
     assert sorted(decoded) == list(images.paths)
-    assert progress == [(64, 70), (70, 70)]
+    assert progress == [(done, 70) for done in range(1, 71)]
     second = opened(images, tmp_path / "cache")
     assert np.array_equal(everything(second.store), wanted)
     assert len(decoded) == 70
     rows = np.array([5, 5, 0])
-    assert np.array_equal(second.store[rows], wanted[rows])
+    for _ in range(2):  # the first reading of a row is another than the later ones
+        assert np.array_equal(second.store[rows], wanted[rows])
     assert second.store[rows[:0]].shape == (0, SIZE, SIZE, 3)
 
 
-def test_key_follows_content_order_and_size_not_paths(tmp_path, write_images):
+def test_a_file_is_named_after_content_decoding_and_size(tmp_path, write_images):
+    images = fingerprinted(write_images(tmp_path / "images", 2), Contents())
+    assert opened(images, tmp_path / "cache").store.digests == images.digests
+    names = [digest.hex() for digest in images.digests]
+    folder = tmp_path / "cache" / f"pixels-{DECODING}-{SIZE}"
+    assert entries(tmp_path / "cache") == {folder / name[:2] / name[2:] for name in names}
+    first = (folder / names[0][:2] / names[0][2:]).read_bytes()
+    assert first[:-4] == expected(images)[0].tobytes()
+    assert len(first) == ENTRY
+
+
+def test_only_what_is_new_is_decoded(tmp_path, decoded, write_images):
     cache = tmp_path / "cache"
-    images, copies = write_images(tmp_path / "one"), write_images(tmp_path / "two")
-    for same in (images, copies):
-        opened(same, cache)
-        assert len(entries(cache)) == 1
-    opened(images.subset(np.array([1, 0, 2, 3, 4])), cache)
-    assert len(entries(cache)) == 2
-    open_pixels(images, SIZE + 1, cache=DiskCache(cache, MANY))
-    assert len(entries(cache)) == 3
+    images, copies = write_images(tmp_path / "one", 6), write_images(tmp_path / "two", 6)
+    opened(images.subset(np.arange(5)), cache)
+    decoded.clear()
+    opened(copies.subset(np.arange(5)), cache)  # other names
+    opened(images.subset(np.array([4, 1, 0])), cache)  # another order
+    assert decoded == []
+    progress: list[tuple[int, int]] = []
+    opened(images, cache, on_progress=lambda *at: progress.append(at))
+    assert decoded == [images.paths[5]]
+    assert progress == [(6, 6)]  # what is there already counts as done
+    assert len(entries(cache)) == 6
     Image.new("RGB", (9, 9), "red").save(images.paths[2])
     changed = opened(images, cache)
-    assert len(entries(cache)) == 4
+    assert decoded == [images.paths[5], images.paths[2]]
     assert np.array_equal(everything(changed.store), expected(images))
+    open_pixels(images, SIZE + 1, cache=DiskCache(cache, MANY), contents=Contents())
+    assert len(decoded) == 8
+
+
+def test_the_same_photo_under_two_names_is_kept_once(tmp_path, decoded, write_images, broken_files):
+    (half,) = (path for path, reason in broken_files.items() if reason == "truncated")
+    (photo,) = write_images(tmp_path / "images", 1).paths
+    for original in (half, Path(photo)):
+        shutil.copy(original, tmp_path / f"copy of {original.name}")
+    images = indexed([Path(photo), half, tmp_path / "copy of 000.png", tmp_path / "copy of half.jpg"])
+    result = opened(images, tmp_path / "cache")
+    assert result.bad == {row: f"cannot read image {images.paths[row]}: truncated" for row in (1, 3)}
+    assert np.array_equal(result.store[np.array([0, 2])], expected(images.subset(np.array([0, 0]))))
+    assert decoded.count(photo) == 1
+    assert len(entries(tmp_path / "cache")) == 1
 
 
 def test_a_missing_file_that_appears_is_read(tmp_path):
@@ -117,115 +149,159 @@ def test_a_missing_file_that_appears_is_read(tmp_path):
 
 
 def test_a_killed_build_is_continued(tmp_path, decoded, write_images):
-    images, cache, log = write_images(tmp_path / "images", 40), tmp_path / "cache", tmp_path / "log"
-    with slow_builder(tmp_path / "images", cache, log) as builder:
-        wait_for(lambda: any(path.read_bytes().count(1) >= 8 for path in cache.glob("*.done")))
+    images, cache = write_images(tmp_path / "images", 40), tmp_path / "cache"
+    with slow_builder(tmp_path / "images", cache) as builder:
+        wait_for(lambda: len(entries(cache)) >= 8)
         builder.send_signal(signal.SIGKILL)
-    done = next(cache.glob("*.done")).read_bytes().count(1)
+    done = len(entries(cache))
     assert 8 <= done < 40
-    assert not entries(cache)
     result = opened(images, cache)
     assert sorted(decoded) == list(images.paths[done:])
     assert np.array_equal(everything(result.store), expected(images))
-    assert not list(cache.glob("*.partial")) + list(cache.glob("*.done"))
 
 
-def test_two_builders_at_once_build_once(tmp_path, write_images):
-    images, cache, log = write_images(tmp_path / "images", 10), tmp_path / "cache", tmp_path / "log"
-    with (
-        slow_builder(tmp_path / "images", cache, log) as one,
-        slow_builder(tmp_path / "images", cache, log) as two,
-    ):
+def test_two_builders_at_once_do_not_disturb_each_other(tmp_path, write_images):
+    images, cache = write_images(tmp_path / "images", 10), tmp_path / "cache"
+    with slow_builder(tmp_path / "images", cache) as one, slow_builder(tmp_path / "images", cache) as two:
         outputs = [builder.communicate()[0].split() for builder in (one, two)]
     assert outputs == [[str(expected(images).sum()), "CachedRows"]] * 2
-    assert sorted(log.read_text().split()) == list(images.paths)
+    assert len(entries(cache)) == len(list(cache.glob("*/*/*"))) == 10
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "short", "not JSON", "other count"])
-def test_a_damaged_entry_is_rebuilt(tmp_path, damage, write_images):
+@pytest.mark.parametrize("damage", ["gone", "short", "long", "one bit", "folder gone", "a folder"])
+def test_a_damaged_row_is_decoded_again_and_written_back(tmp_path, damage, decoded, write_images):
     images, cache = write_images(tmp_path / "images"), tmp_path / "cache"
-    opened(images, cache)
-    manifest, data = next(cache.glob("*.json")), next(cache.glob("*.rows"))
-    if damage == "no manifest":
-        manifest.unlink()
-    elif damage == "short":
-        os.truncate(data, 10)
+    store, wanted = opened(images, cache).store, expected(images)
+    decoded.clear()
+    file = Path(list(store.paths())[3])
+    whole = file.read_bytes()
+    if damage == "folder gone":
+        shutil.rmtree(cache)
     else:
-        manifest.write_text("{" if damage == "not JSON" else manifest.read_text().replace('"count": 5', '"count": 4'))
-    assert np.array_equal(everything(opened(images, cache).store), expected(images))
+        file.unlink()
+    contents = {"short": whole[:-1], "long": whole + b"x", "one bit": bytes([whole[0] ^ 1]) + whole[1:]}
+    if damage in contents:
+        file.write_bytes(contents[damage])
+    if damage == "a folder":
+        file.mkdir()
+    assert np.array_equal(store[np.array([3, 1, 3])], wanted[[3, 1, 3]])
+    assert sorted(decoded) == [images.paths[row] for row in ((1, 3) if damage == "folder gone" else (3,))]
+    if damage != "a folder":  # which is in the way
+        assert file.read_bytes() == whole
+    assert np.array_equal(everything(pickle.loads(pickle.dumps(store))), wanted)
 
 
-def test_the_least_recently_used_entry_makes_room(tmp_path, write_images):
+def test_a_row_lost_with_its_image_is_one_line(tmp_path, write_images):
+    images, cache = write_images(tmp_path / "images"), tmp_path / "cache"
+    store = opened(images, cache).store
+    everything(store)
+    shutil.rmtree(cache)
+    Path(images.paths[1]).unlink()
+    with pytest.raises(BadImage) as caught:
+        everything(store)
+    assert str(caught.value) == f"cannot read image {images.paths[1]}: missing"
+    Image.new("RGB", (9, 9)).save(images.paths[2])
+    with pytest.raises(UserError, match=r"image .*002\.png changed while it was read; repeat the command$"):
+        store[np.array([2])]
+
+
+def test_a_lost_row_is_served_where_nothing_can_be_written(tmp_path, write_images):
+    images, cache = write_images(tmp_path / "images"), tmp_path / "cache"
+    store = opened(images, cache).store
+    shutil.rmtree(cache)
+    cache.write_text("in the way")
+    assert np.array_equal(everything(store), expected(images))
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path, write_images):
     cache, limit = tmp_path / "cache", 10 * ENTRY
     first, second, third = (write_images(tmp_path / str(seed), 4, seed) for seed in range(3))
-    keys = []
+    sets = []
     for age, images in ((30, first), (20, second)):
         opened(images, cache, limit)
-        (key,) = entries(cache) - set(keys)
-        keys.append(key)
-        os.utime(cache / f"{key}.rows", (time.time() - age,) * 2)
+        sets.append(entries(cache).difference(*sets))
+        for path in sets[-1]:
+            os.utime(path, (time.time() - age,) * 2)
     opened(first, cache, limit)  # now the second is the oldest
     opened(third, cache, limit)
-    assert keys[0] in entries(cache)
-    assert keys[1] not in entries(cache)
-    assert sum(path.stat().st_size for path in cache.glob("*.rows")) <= limit
+    assert sets[0] <= entries(cache)
+    assert len(sets[1] & entries(cache)) == 2  # no more is removed than must be
+    assert len(entries(cache)) == 10
 
 
-def test_an_entry_in_use_is_not_removed(tmp_path, write_images):
+def test_other_sizes_make_room_too(tmp_path, write_images):
+    cache, images = tmp_path / "cache", write_images(tmp_path / "images", 4)
+    open_pixels(images, 6, cache=DiskCache(cache, MANY), contents=Contents())
+    assert isinstance(opened(images, cache, 4 * ENTRY).store, CachedRows)
+    assert {path.parent.parent.name for path in entries(cache)} == {f"pixels-{DECODING}-{SIZE}"}
+
+
+def test_rows_in_use_are_not_removed(tmp_path, write_images):
     cache, limit = tmp_path / "cache", 6 * ENTRY
     first, second = (write_images(tmp_path / str(seed), 4, seed) for seed in range(2))
     used = opened(first, cache, limit)
     refused = opened(second, cache, limit)
     assert isinstance(refused.store, DecodedPixels)
-    assert np.array_equal(everything(used.store), expected(first))
+    assert "cache_gb" in (refused.note or "")
+    assert set(map(Path, used.store.paths())) <= entries(cache)
     del used
     assert isinstance(opened(second, cache, limit).store, CachedRows)
-    assert len(entries(cache)) == 1
+    assert len(entries(cache)) == 6
+
+
+def test_a_row_written_back_takes_no_room_from_others(tmp_path, decoded, write_images):
+    cache, limit = tmp_path / "cache", 6 * ENTRY
+    first, second = (write_images(tmp_path / str(seed), 4, seed) for seed in range(2))
+    store = pickle.loads(pickle.dumps(opened(first, cache, limit).store))  # as in a worker process of a loader
+    others = opened(second, cache, limit).store
+    for _ in range(2):
+        assert np.array_equal(everything(store), expected(first))
+    assert set(map(Path, others.paths())) <= entries(cache)
+    assert len(entries(cache)) == 6
 
 
 def test_a_full_disk_is_a_user_error_and_can_be_repeated(tmp_path, monkeypatch, decoded, write_images):
-    images, cache, calls = write_images(tmp_path / "images", 12), tmp_path / "cache", []
-    original = os.fsync
+    images, cache, original = write_images(tmp_path / "images", 12), tmp_path / "cache", os.replace
+    calls: list[str] = []
 
-    def full(handle: int) -> None:
-        calls.append(handle)
-        if len(calls) == 3:  # the pixels of the second chunk
+    def full(partial: str, path: str) -> None:
+        calls.append(path)
+        if len(calls) == 6:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        original(handle)
+        original(partial, path)
 
-    monkeypatch.setattr(decoding, "CHUNK", 4)
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(UserError, match="No space left on device") as caught:
         opened(images, cache)
     assert str(cache) in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not entries(cache)
+    assert len(list(cache.glob("*/*/*"))) == 5  # and no partial file
     decoded.clear()
     result = opened(images, cache)
-    assert sorted(decoded) == list(images.paths[4:])
+    assert sorted(decoded) == list(images.paths[5:])
     assert np.array_equal(everything(result.store), expected(images))
 
 
 def test_a_file_size_limit_of_the_system_is_a_user_error(tmp_path, write_images):
     images, cache = write_images(tmp_path / "images", 12), tmp_path / "cache"
-    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n" + SLOW_BUILDER
-    command = [sys.executable, "-c", limited, str(tmp_path / "images"), str(cache), str(tmp_path / "log")]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.stderr.splitlines()[-1].startswith("mlcil.core.errors.UserError: cannot use the pixel cache")
-    assert not entries(cache)
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))\n"
+    with slow_builder(tmp_path / "images", cache, limited) as builder:
+        _, errors = builder.communicate()
+    assert errors.splitlines()[-1].startswith("mlcil.core.errors.UserError: cannot use the pixel cache")
+    assert not list(cache.glob("*/*/*"))
     assert np.array_equal(everything(opened(images, cache).store), expected(images))
 
 
-def test_a_file_changed_during_the_build_is_not_cached(tmp_path, monkeypatch, write_images):
-    images = write_images(tmp_path / "images")
-    digests = decoding.Decoding.digests
-
-    def changed_after(job):
-        found = digests(job)
-        Path(images.paths[1]).unlink()
-        return found
-
-    monkeypatch.setattr(decoding.Decoding, "digests", changed_after)
-    with pytest.raises(UserError, match=r"001\.png changed while it was read"):
-        opened(images, tmp_path / "cache")
-    assert not entries(tmp_path / "cache")
+def test_a_file_changed_before_it_is_decoded_is_not_cached(tmp_path, write_images):
+    images, index = write_images(tmp_path / "images"), tmp_path / "files.sqlite"
+    for path in images.paths:
+        os.utime(path, (1000, 1000))
+    contents = Contents(index)
+    known = fingerprinted(images, contents)
+    content = Path(images.paths[1]).read_bytes()
+    Path(images.paths[1]).write_bytes(content[:-1] + b"?")
+    os.utime(images.paths[1], (1000, 1000))  # so that the index is deceived
+    with pytest.raises(UserError, match=r"001\.png changed while it was read; repeat the command$"):
+        open_pixels(known, SIZE, cache=DiskCache(tmp_path / "cache", MANY), contents=contents)
+    again = open_pixels(images, SIZE, cache=DiskCache(tmp_path / "cache", MANY), contents=contents)
+    assert again.store.digests == fingerprinted(images, Contents()).digests != known.digests

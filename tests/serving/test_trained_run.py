@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 from mlcil.core.errors import UserError
+from mlcil.data.contents import Contents
 from mlcil.data.images import LabelledImages
 from mlcil.data.pixels import open_pixels
 from mlcil.data.sources import load
@@ -134,7 +135,7 @@ def test_files_are_decoded_as_for_training(trained, tmp_path):
     for path, shape in zip(paths, [(30, 50, 3), (9, 7, 3)], strict=True):
         Image.fromarray(rng.integers(0, 256, shape, np.uint8)).save(path)
     images = LabelledImages(tuple(map(str, paths)), np.ones((2, 1), np.int8), ("a",), "test")
-    store = open_pixels(images, 16, cache=None).store
+    store = open_pixels(images, 16, cache=None, contents=Contents()).store
     got = read_images(open_run(trained["ft"]), paths)
     assert got.shape == (2, 16, 16, 3)
     assert np.array_equal(got, store[np.arange(2)])

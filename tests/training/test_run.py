@@ -363,10 +363,10 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
 def test_frozen_stages_can_be_computed_once(tmp_path: Path) -> None:
     values = settings("krt", freeze="2", epochs=1, cache=str(tmp_path / "cache"), keep_features=True)
     run(make_config(values), tmp_path / "first")
-    kept = sorted((tmp_path / "cache").glob("*.rows"))
-    sizes = sorted(file.stat().st_size for file in kept)
+    kept = sorted(file for file in (tmp_path / "cache").glob("features-*/*/*"))
     each = 4 * 4 * 64 * 2  # bytes
-    assert sizes == [40 * each, 48 * 2 * each]  # test images; training images and their mirror images
+    # Test images; training images and their mirror images. Each file ends with a checksum of four bytes.
+    assert sorted(file.stat().st_size for file in kept) == [each + 4] * 40 + [2 * each + 4] * 48
     files = [file.stat().st_ino for file in kept]
     run(make_config(values), tmp_path / "second")
     assert [file.stat().st_ino for file in kept] == files  # not written again

@@ -1,259 +1,180 @@
-"""One disk cache for arrays that take long to compute: decoded pixels and the features of frozen networks.
+"""One disk cache for what takes long to compute per image: decoded pixels and the features of frozen networks.
 
-An entry is an array of rows, one per image, shared by all runs on the machine. A killed build is continued where it
-stopped; entries that were used longest ago make room for new ones; nobody removes an entry that is in use.
+Each image has a file of its own, named after its content and shared by all runs on the machine. So one more image
+costs one more computation, and a killed build goes on where it stopped. Nothing is locked: two processes that compute
+the same image write the same bytes, and a file that is missing or damaged is computed again, even during a run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import math
 import os
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .files import write_json
-from .locks import FileLock
+from .files import PARTIAL
 
-Chunk = Mapping[int, NDArray[Any] | str]
-"""Some rows of an array, each its values or the reason why it has none."""
+CHECKSUM_BYTES = 4
+ABANDONED_AFTER = 24 * 3600  # seconds after which nobody is still writing a partial file
+_ROW_FILE = re.compile(r"[0-9a-f]+(\.[0-9a-f]+\.partial)?")
+# An earlier format, one array for a whole data set.
+_OLD_FILE = re.compile(r"[0-9a-f]{40}\.(rows|json|partial|done|lock)|folder\.lock|\.[0-9a-f]{40}\.json\.\w+\.partial")
 
 
 class NoRoomError(Exception):
-    """The entry does not fit below the cache's limit."""
+    """The rows do not fit below the cache's limit."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """An array to be cached.
+class Shelf:
+    """A kind of row.
 
     Attributes:
-        key: a name that stands for the content: anything that would change a value must change it.
-        count: number of rows.
+        name: of its folder; anything besides the image that would change a value must change it.
         shape: of one row.
         dtype: of the values, such as "uint8".
     """
 
-    key: str
-    count: int
+    name: str
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row."""
+        """Size of the values of one row."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
-    def bytes(self) -> int:
-        """Size of the whole array."""
-        return self.count * self.row_bytes
-
-
-class CachedRows:
-    """A finished array on disk, read by row; it can be pickled for another process.
-
-    Attributes:
-        rows: what it holds.
-        missing: row -> why it has no values; such a row is zero.
-    """
-
-    def __init__(self, path: Path, rows: Rows, missing: dict[int, str]) -> None:
-        self.path, self.rows, self.missing = path, rows, missing
-        self._map: NDArray[Any] | None = None
-
-    def __len__(self) -> int:
-        return self.rows.count
-
-    def __getitem__(self, index: Any) -> NDArray[Any]:
-        return np.asarray(self._array()[index])
-
-    @property
-    def digest(self) -> str:
-        """A name for the content."""
-        return self.rows.key
-
-    def _array(self) -> NDArray[Any]:
-        if self._map is None:
-            shape, kind = (self.rows.count, *self.rows.shape), self.rows.dtype
-            empty = math.prod(shape) == 0  # an empty file cannot be mapped
-            self._map = np.empty(shape, kind) if empty else np.memmap(self.path, kind, "r", 0, shape)
-        return self._map
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_map": None}  # the other process maps the file itself
+    def file_bytes(self) -> int:
+        """Size of the file of one row: the values and their checksum."""
+        return self.row_bytes + CHECKSUM_BYTES
 
 
 @dataclass(frozen=True)
 class DiskCache:
-    """A folder of cached arrays.
+    """A folder of cached rows.
 
     Attributes:
         folder: made when it is first needed.
-        limit_bytes: the most that all arrays together may take.
+        limit_bytes: the most that all rows together may take.
     """
 
     folder: Path
     limit_bytes: int
 
-    def open(
-        self,
-        rows: Rows,
-        compute: Callable[[Sequence[int]], Iterator[Chunk]],
-        on_wait: Callable[[], None] | None = None,
-    ) -> CachedRows:
-        """Find an array in the cache, or compute it, or continue an interrupted computation.
+    def path(self, shelf: Shelf, digest: bytes) -> str:
+        """The file of a row."""
+        name = digest.hex()
+        return f"{self.folder}/{shelf.name}/{name[:2]}/{name[2:]}"
+
+    def has_room(self, needed: int) -> bool:
+        """Whether so many bytes fit below the limit as things are."""
+        return needed + sum(file.size for file in self._files()) <= self.limit_bytes
+
+    def make_room(self, needed: int, in_use: Callable[[], set[str]]) -> None:
+        """Remove what was used longest ago until so many bytes fit.
 
         Arguments:
-            compute: from the row numbers that are missing to their values, some rows at a time; after each part it is
-                safe on disk.
-            on_wait: called before waiting for another process that computes the same array.
+            in_use: gives the files that must stay.
 
         Raises:
-            NoRoomError: it does not fit below the limit.
-            OSError: the folder cannot be used.
+            NoRoomError: they do not fit.
         """
-        if rows.bytes > self.limit_bytes:
-            raise NoRoomError(self.no_room(rows))
-        entry = _Entry(self.folder, rows)
-        lock = FileLock(entry.file("lock"))
-        try:
-            missing = self._finished(entry, lock, compute, on_wait)
-            with contextlib.suppress(PermissionError):  # another user's
-                os.utime(entry.file("rows"))  # used just now
-        except BaseException:
-            lock.close()
-            raise
-        found = CachedRows(entry.file("rows"), rows, missing)
-        weakref.finalize(found, lock.close)  # nobody removes the file while the array is in use
-        return found
+        files, abandoned = [], time.time() - ABANDONED_AFTER
+        for file in self._files():
+            if not (file.is_partial and file.used < abandoned and _remove(file.path)):
+                files.append(file)
+        excess = needed + sum(file.size for file in files) - self.limit_bytes
+        if excess <= 0:
+            return
+        kept = in_use()
+        for file in sorted(files):
+            if excess > 0 and not file.is_partial and file.path not in kept and _remove(file.path):
+                excess -= file.size
+        if excess > 0:
+            raise NoRoomError(self.no_room(needed))
 
-    def _finished(
-        self,
-        entry: _Entry,
-        lock: FileLock,
-        compute: Callable[[Sequence[int]], Iterator[Chunk]],
-        on_wait: Callable[[], None] | None,
-    ) -> dict[int, str]:
-        """Hold the lock shared with the entry finished; build it first unless another process did."""
-        while True:
-            lock.share()
-            # Looked at again after each change of the lock: changing it lets go of it for a moment.
-            if (missing := entry.missing()) is not None:
-                return missing
-            lock.claim(on_wait)
-            if entry.missing() is None:
-                self._build(entry, compute)
-
-    def _build(self, entry: _Entry, compute: Callable[[Sequence[int]], Iterator[Chunk]]) -> None:
-        done = self._reserve(entry)
-        reasons: dict[int, str] = {}
-        with entry.file("partial").open("r+b") as values, entry.file("done").open("r+b") as marks:
-            for chunk in compute([row for row in range(entry.rows.count) if not done[row]]):
-                good = {row: value.tobytes() for row, value in chunk.items() if not isinstance(value, str)}
-                # A row without values is not marked: a continued build meets it again and learns the reason.
-                reasons |= {row: value for row, value in chunk.items() if isinstance(value, str)}
-                _put(values, {row * entry.rows.row_bytes: data for row, data in good.items()})
-                _put(marks, dict.fromkeys(good, b"\1"))  # only now: the values are on the disk
-        write_json(entry.file("json"), entry.facts() | {"missing": {str(row): why for row, why in reasons.items()}})
-        entry.file("partial").replace(entry.file("rows"))
-        entry.file("done").unlink()
-
-    def _reserve(self, entry: _Entry) -> bytes:
-        """Make room, give the partial file its full length, and return the marks of an earlier attempt."""
-        partial, marks, count = entry.file("partial"), entry.file("done"), entry.rows.count
-        folder_lock = FileLock(self.folder / "folder.lock")  # or two processes would count the same free space
-        folder_lock.claim()
-        try:
-            self._make_room(entry)
-            with contextlib.suppress(FileNotFoundError):
-                done = marks.read_bytes()
-                if len(done) == count and partial.stat().st_size == entry.rows.bytes:
-                    return done
-            marks.write_bytes(bytes(count))
-            with partial.open("wb") as file:
-                file.truncate(entry.rows.bytes)
-        finally:
-            folder_lock.close()
-        return bytes(count)
-
-    def _make_room(self, entry: _Entry) -> None:
-        """Remove other entries, finished or abandoned, those used longest ago first, until this one fits."""
-        others = []
-        for path in self.folder.iterdir():
-            if path.suffix in {".rows", ".partial"} and path.stem != entry.rows.key:
-                with contextlib.suppress(FileNotFoundError):  # renamed by its builder just now
+    def _files(self) -> Iterator[_File]:
+        """What is in the cache. Other files in the folder may be anyone's."""
+        own = (path for path in self.folder.glob("*-*/[0-9a-f][0-9a-f]/*") if _ROW_FILE.fullmatch(path.name))
+        old = (path for path in self.folder.glob("*.*") if _OLD_FILE.fullmatch(path.name))
+        for is_current, paths in ((False, old), (True, own)):
+            for path in paths:
+                with contextlib.suppress(OSError):  # removed or renamed just now
                     status = path.stat()
-                    others.append((status.st_mtime_ns, status.st_size, path))
-        used = entry.rows.bytes + sum(size for _, size, _ in others)
-        for _, size, path in sorted(others):
-            if used > self.limit_bytes and _remove(self.folder, path.stem):
-                used -= size
-        if used > self.limit_bytes:
-            raise NoRoomError(self.no_room(entry.rows))
+                    yield _File(is_current, status.st_mtime, status.st_size, str(path))
 
-    def no_room(self, rows: Rows) -> str:
-        """Why an array does not fit, in one line."""
+    def no_room(self, needed: int) -> str:
+        """Why so many bytes do not fit, in one line."""
         return (
-            f"{rows.bytes / 1e9:.3g} GB are needed and the cache {self.folder} may hold "
+            f"{needed / 1e9:.3g} GB are needed and the cache {self.folder} may hold "
             f"{self.limit_bytes / 1e9:.3g} GB (cache_gb), part of it perhaps in use"
         )
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """The files `<key>.*` of one array.
-
-    It is finished when `.rows` (the values) and `.json` (what they are) agree. Until then the values grow in
-    `.partial`, and `.done` has one byte per row, 1 once that row is safely on the disk. `.lock` is held exclusively by
-    a builder or a remover and shared by whoever uses the values.
-    """
-
-    folder: Path
-    rows: Rows
-
-    def file(self, kind: str) -> Path:
-        return self.folder / f"{self.rows.key}.{kind}"
-
-    def facts(self) -> dict[str, Any]:
-        return {"count": self.rows.count, "shape": list(self.rows.shape), "dtype": self.rows.dtype}
-
-    def missing(self) -> dict[int, str] | None:
-        """Row -> reason of a finished entry, None if it is not finished."""
-        try:
-            stored = json.loads(self.file("json").read_text())
-            missing = {int(row): str(reason) for row, reason in stored.pop("missing").items()}
-            is_whole = self.file("rows").stat().st_size == self.rows.bytes
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-        return missing if is_whole and stored == self.facts() else None
-
-
-def _put(file: io.BufferedRandom, parts: dict[int, bytes]) -> None:
-    """Write each part at its offset. Not through a memory map, where a full disk kills the process."""
-    for offset, data in parts.items():
-        file.seek(offset)
-        file.write(data)
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _remove(folder: Path, key: str) -> bool:
-    """Remove an entry unless it is being built or used; its lock file stays, somebody may wait on it."""
-    lock = FileLock(folder / f"{key}.lock")
+def touch(path: str) -> bool:
+    """Mark a file as used just now; returns whether it is there."""
     try:
-        if not lock.try_to_claim():
+        os.utime(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # another user's, or a read-only file system
+        return os.path.exists(path)
+    return True
+
+
+def read_row(handle: int, row_bytes: int) -> bytes | None:
+    """The values in an open file of a row, None if they are damaged."""
+    whole = os.read(handle, row_bytes + CHECKSUM_BYTES + 1)  # one more, to see that there is no more
+    values = whole[:row_bytes]
+    return values if whole[row_bytes:] == _checksum(values) else None
+
+
+def write_row(path: str, values: bytes) -> None:
+    """Write the file of a row, in one step for whoever looks."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    partial = f"{path}.{secrets.token_hex(4)}{PARTIAL}"
+    try:
+        with open(partial, "xb") as file:
+            file.write(values + _checksum(values))
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def _checksum(values: bytes) -> bytes:
+    return zlib.crc32(values).to_bytes(CHECKSUM_BYTES, "little")
+
+
+class _File(NamedTuple):
+    """A file of the cache; those that are removed first come first."""
+
+    is_current: bool  # rather than of an earlier format
+    used: float  # when it was last used, in seconds since 1970
+    size: int
+    path: str
+
+    @property
+    def is_partial(self) -> bool:
+        return self.is_current and self.path.endswith(PARTIAL)
+
+
+def _remove(path: str) -> bool:
+    """Remove a file unless it belongs to another user."""
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        try:
+            os.unlink(path)
+        except PermissionError:
             return False
-        for kind in ("rows", "json", "done", "partial"):
-            (folder / f"{key}.{kind}").unlink(missing_ok=True)
-    finally:
-        lock.close()
     return True

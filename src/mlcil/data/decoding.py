@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -26,7 +23,6 @@ from .truncation import is_cut_short
 ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least this many times the wanted one
 MEGAPIXELS = 50.0  # the largest image that is decoded
 HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")  # brands of what Pillow cannot read
-CHUNK = 64  # images decoded between two flushes of the cache, all that an interrupted build can lose
 
 TURNS = {  # EXIF orientation -> what makes the stored image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -51,9 +47,6 @@ class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and co
         return f"cannot read image {self.path}: {self.reason}"
 
 
-Chunk = dict[int, NDArray[np.uint8] | BadImage]
-
-
 def decode(path: str, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
     """Decode one image file to RGB as a person sees it, squashed to a square.
 
@@ -69,52 +62,6 @@ def decode(path: str, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.u
 def resized(image: Image.Image, size: int, box: Box | None = None) -> NDArray[np.uint8]:
     """An RGB image, or a box (left, top, right, bottom) of it, squashed to a square, uint8 (size, size, 3)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """What is to be decoded, and how."""
-
-    paths: tuple[str, ...]
-    size: int
-    workers: int
-    on_progress: Callable[[int, int], None] | None
-
-    def digests(self) -> list[bytes]:
-        """One digest per file, of its content or of the reason why it has none."""
-        with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(lambda path: _fingerprint(path)[1], self.paths))
-
-    def chunks(self, rows: Sequence[int], digests: Sequence[bytes] | None = None) -> Iterator[Chunk]:
-        """Decode these rows a chunk at a time; a file that no longer has its digest is an error."""
-
-        def attempt(row: int) -> NDArray[np.uint8] | BadImage:
-            content, digest = _fingerprint(self.paths[row])
-            if digests is not None and digest != digests[row]:
-                raise UserError(f"image {self.paths[row]} changed while it was read; repeat the command")
-            try:
-                return content if isinstance(content, BadImage) else decode_content(self.paths[row], content, self.size)
-            except BadImage as error:
-                return error
-
-        skipped = len(self.paths) - len(rows)
-        with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(rows), CHUNK):
-                chunk = rows[start : start + CHUNK]
-                with warnings.catch_warnings(action="ignore"):  # around all threads, which share the filters
-                    images = list(pool.map(attempt, chunk))
-                yield dict(zip(chunk, images, strict=True))
-                if self.on_progress:
-                    self.on_progress(skipped + start + len(chunk), len(self.paths))
-
-
-def _fingerprint(path: str) -> tuple[bytes | BadImage, bytes]:
-    """A file's content, or why it has none, and a digest of either."""
-    try:
-        content = read_content(path)
-    except BadImage as error:
-        return error, blake2b(error.reason.encode(), digest_size=32, person=b"unreadable").digest()
-    return content, blake2b(content, digest_size=32).digest()
 
 
 def read_content(path: str) -> bytes:

@@ -15,14 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.cache import CachedRows, Chunk, DiskCache, NoRoomError, Rows
+from ..core.cache import DiskCache, NoRoomError, Shelf
+from ..core.cached_rows import CachedRows, open_rows
 from ..core.errors import UserError
 from .augmentation import augment, make_augmentation
 from .loading import Batch, PixelFeed, Preparation, sample_seeds
-from .pixels import PixelStore
+from .pixels import DECODING, PixelStore
 
-FORMAT = 3  # part of every name in the cache: raise it when a stored value changes
-CHUNK = 64  # images computed at once
+FORMAT = 4  # part of every name in the cache: raise it when a stored value changes
+TOGETHER = 32  # images computed at once, always as many: how sums are rounded depends on it
+SAY_EVERY = 1280  # images
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,15 @@ class Views:
         """How many views there are."""
         return {"none": 1, "flip": 2}.get(self.augment, self.wanted)
 
-    def of(self, images: Tensor, rows: NDArray[np.int64]) -> list[Tensor]:
-        """The views of uint8 images (n, 3, H, W), each (n, 3, H, W)."""
+    def of(self, images: Tensor, digests: Sequence[bytes]) -> list[Tensor]:
+        """The views of uint8 images (n, 3, H, W), each (n, 3, H, W); an image's digest decides what is drawn for it."""
         if self.augment == "flip":
             return [images, images.flip(3)]
         if self.count == 1:
             return [images]
         transform = make_augmentation(self.augment)
-        seeds = [sample_seeds((view,), rows).tolist() for view in range(1, self.count)]
+        numbers = np.array([int.from_bytes(digest[:8], "little", signed=True) for digest in digests], np.int64)
+        seeds = [sample_seeds((view,), numbers).tolist() for view in range(1, self.count)]
         return [images, *(augment(images, transform, one) for one in seeds)]
 
 
@@ -72,13 +75,13 @@ class FeatureFeed:
         seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
         """Yield one batch per part; the seed decides between the views."""
-        views_each = self.features.rows.shape[0]
+        views_each = self.features.shelf.shape[0]
         for place, part in enumerate(parts):
             rows = indices[part]
             views = np.zeros(len(rows), np.int64)
             if seed_keys is not None:
                 views = sample_seeds(seed_keys[place], rows) % views_each
-            stored = torch.from_numpy(self.features[rows, views]).to(self.device, non_blocking=True)
+            stored = torch.from_numpy(self.features.pick(rows, views)).to(self.device, non_blocking=True)
             values = stored.float().permute(0, 3, 1, 2)  # (B, C, H, W) in channels-last
             yield Batch(values, torch.from_numpy(labels[part]), torch.from_numpy(rows))
 
@@ -109,45 +112,59 @@ class KeptStem:
             pixels: all images of a split.
 
         Raises:
-            UserError: there is no room, or the pixels have no name by which to find their features again.
+            UserError: there is no room.
         """
-        if pixels.digest is None:
-            raise UserError(
-                "keep_features: features are kept only beside decoded images; leave cache at auto or raise cache_gb"
-            )
-        black = torch.zeros(1, 3, self.image_size, self.image_size, dtype=torch.uint8)
-        height, width, channels = self._compute(black).shape[1:]
-        key = self._key(pixels.digest, views)
-        rows = Rows(key, len(pixels), (views.count, height, width, channels), "float16")
+        source = _Features(self, pixels, views)
+        shelf = Shelf(self._shelf_name(views), (views.count, *self.output_shape()), "float16")
+
+        def progress(done: int, count: int) -> None:
+            if done % SAY_EVERY == 0 or done == count:
+                say(f"frozen stages: {done}/{count} images")
+
         try:
-            found = cache.open(
-                rows,
-                lambda missing: self._chunks(pixels, views, missing, say),
-                lambda: say("waiting for features that another run is computing"),
-            )
+            return FeatureFeed(open_rows(cache, shelf, source, pixels.missing, progress), self.device)
         except NoRoomError as reason:
             raise UserError(f"keep_features: {reason}; raise it, freeze more stages, or keep fewer views") from None
         except OSError as error:
             raise UserError(f"cannot use the cache {cache.folder}: {error.strerror or error}") from error
-        return FeatureFeed(found, self.device)
-
-    def _chunks(
-        self, pixels: PixelStore, views: Views, missing: Sequence[int], say: Callable[[str], None]
-    ) -> Iterator[Chunk]:
-        for start in range(0, len(missing), CHUNK):
-            rows = np.array(missing[start : start + CHUNK], np.int64)
-            images = torch.from_numpy(pixels[rows]).permute(0, 3, 1, 2)
-            seen = [self._compute(view) for view in views.of(images, rows)]
-            yield dict(zip(rows.tolist(), np.stack(seen, axis=1), strict=True))
-            if start // CHUNK % 20 == 0:
-                say(f"frozen stages: {start + len(rows)}/{len(missing)} images")
 
     @torch.inference_mode()
-    def _compute(self, images: Tensor) -> NDArray[np.float16]:
-        """uint8 (n, 3, H, W) -> (n, h, w, C)."""
-        return self.prepare(images.to(self.device)).permute(0, 2, 3, 1).half().cpu().contiguous().numpy()
+    def compute(self, images: Tensor) -> NDArray[np.float16]:
+        """The features (n, h, w, C) of at most TOGETHER images, uint8 (n, 3, H, W); each depends on its image alone."""
+        whole = images.new_zeros(TOGETHER, *images.shape[1:])  # black where there is no image
+        whole[: len(images)] = images
+        features = self.prepare(whole.to(self.device))[: len(images)]
+        return features.permute(0, 2, 3, 1).half().cpu().contiguous().numpy()
 
-    def _key(self, pixels: str, views: Views) -> str:
-        drawn = [views.augment, views.count] if views.count > 1 else []
-        facts = [FORMAT, self.digest, self.prepare.mean, self.prepare.std, pixels, *drawn]
-        return hashlib.blake2b(repr(facts).encode(), digest_size=20).hexdigest()
+    @torch.inference_mode()
+    def output_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image's features."""
+        black = torch.zeros(1, 3, self.image_size, self.image_size, dtype=torch.uint8, device=self.device)
+        channels, height, width = self.prepare(black).shape[1:]
+        return height, width, channels
+
+    def _shelf_name(self, views: Views) -> str:
+        drawn = f"{views.augment}-{views.count}" if views.count > 1 else "plain"
+        facts = [DECODING, self.digest, self.prepare.mean, self.prepare.std]
+        stem = hashlib.blake2b(repr(facts).encode(), digest_size=10).hexdigest()
+        return f"features-{FORMAT}-{self.image_size}-{drawn}-{stem}"
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Computes the features of images by row; lives in the main process, as its stem may be on another device."""
+
+    stem: KeptStem
+    pixels: PixelStore
+    views: Views
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        return self.pixels.digests
+
+    def compute(self, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float16]]]:
+        for start in range(0, len(rows), TOGETHER):
+            part = np.array(rows[start : start + TOGETHER], np.int64)
+            images = torch.from_numpy(self.pixels[part]).permute(0, 3, 1, 2)
+            seen = [self.stem.compute(view) for view in self.views.of(images, [self.digests[row] for row in part])]
+            yield from zip(part.tolist(), np.stack(seen, axis=1), strict=True)

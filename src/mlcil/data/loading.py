@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..core.errors import UserError
 from ..core.randomness import Stream, stream_key
 from .augmentation import Augmentation, augment, normalise
-from .decoding import BadImage
 from .pixels import PixelStore
 
 _Job = tuple[NDArray[np.int64], NDArray[np.int64] | None]  # a batch to prepare: rows (B,) and perhaps their seeds (B,)
@@ -164,7 +164,7 @@ class PixelFeed:
             seed_keys: one per part; with an image's row it decides that image's augmentation. None: no augmentation.
 
         Raises:
-            BadImage: a file cannot be decoded.
+            UserError: a file cannot be decoded.
         """
         rows = [indices[part] for part in parts]
         seeds = [None] * len(parts) if seed_keys is None else list(map(sample_seeds, seed_keys, rows))
@@ -172,7 +172,7 @@ class PixelFeed:
         self._iteration += 1
         iteration = self._iteration
         for place, images in enumerate(self._loader):
-            if isinstance(images, BadImage):
+            if isinstance(images, UserError):
                 raise images
             # Moved as uint8: a quarter of the bytes.
             pixels = images.to(self.device, non_blocking=True)
@@ -185,17 +185,17 @@ class PixelFeed:
                 raise RuntimeError("a newer iteration of this loader began; this one cannot continue")
 
 
-class _AugmentedPixels(Dataset[Tensor | BadImage]):
+class _AugmentedPixels(Dataset[Tensor | UserError]):
     """A data set whose items are whole batches, uint8 (B, 3, H, W): a quarter of the bytes of float32."""
 
     def __init__(self, store: PixelStore, transform: Augmentation | None) -> None:
         self.store, self.transform = store, transform
 
-    def __getitem__(self, job: _Job) -> Tensor | BadImage:
+    def __getitem__(self, job: _Job) -> Tensor | UserError:
         rows, seeds = job
         try:
             pixels = self.store[rows]  # (B, H, W, 3)
-        except BadImage as error:
+        except UserError as error:
             return error  # returned, for raised in a worker it would arrive as a traceback in a string
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # the channels stay last in memory
         if self.transform is None or seeds is None:

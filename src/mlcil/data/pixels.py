@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,28 +13,50 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..core.cache import CachedRows, Chunk, DiskCache, NoRoomError, Rows
+from ..core.cache import DiskCache, NoRoomError, Shelf
+from ..core.cached_rows import CachedRows, Progress, open_rows
 from ..core.errors import UserError
-from .decoding import BadImage, Decoding, decode, resized
+from .contents import Contents, content_digest, pixel_digests
+from .decoding import MEGAPIXELS, BadImage, decode_content, read_content, resized
 from .images import LabelledImages
 
 # Part of every name in the cache: raise it when decoding changes by one bit. 2: JPEGs of at least four times the
-# wanted size are decoded to a fraction of theirs.
-DECODING = 2
+# wanted size are decoded to a fraction of theirs. 3: images are turned as their camera says, and more kinds are read.
+DECODING = 3
+CHUNK = 32  # images that are decoded before they are handed on, all that an interrupted build can lose
+
+
+class ChangedImage(UserError):  # noqa: N818 - a noun, as BadImage
+    """An image file that no longer has the content that it had; `path` names it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"image {self.path} changed while it was read; repeat the command"
 
 
 class MemoryPixels:
-    """Pixels that exist only in memory, uint8 (N, H, W, 3), resized once if needed."""
+    """Pixels that exist only in memory, uint8 (N, H, W, 3), resized once if needed.
 
-    def __init__(self, pixels: NDArray[np.uint8], size: int) -> None:
+    Arguments:
+        digests: one per image, where they are known.
+    """
+
+    def __init__(self, pixels: NDArray[np.uint8], size: int, digests: tuple[bytes, ...] | None = None) -> None:
         fits = pixels.shape[1:3] == (size, size)
         squares = pixels if fits else [resized(Image.fromarray(image), size) for image in pixels]
         self._pixels = np.asarray(squares, np.uint8).reshape(len(pixels), size, size, 3)
+        self._digests = digests
+        self.missing: dict[int, str] = {}
 
     @property
-    def digest(self) -> str:
-        """A name for all of the pixels."""
-        return blake2b(np.ascontiguousarray(self._pixels).data, digest_size=20).hexdigest()
+    def digests(self) -> tuple[bytes, ...]:
+        """One per row, of its pixels."""
+        if self._digests is None:
+            self._digests = pixel_digests(self._pixels)
+        return self._digests
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -43,19 +66,62 @@ class MemoryPixels:
 
 
 class DecodedPixels:
-    """Pixels decoded from their files at every access: slow, but nothing is stored."""
+    """Pixels decoded from their files at every access: slow, but nothing is stored.
 
-    digest = None  # finding one would take decoding them all
+    Arguments:
+        digests: one per file, of its content; with another content a file is refused.
+        megapixels: the largest image that is decoded.
+        workers: decoding threads.
 
-    def __init__(self, paths: Sequence[str], size: int) -> None:
-        self.paths, self.size = tuple(paths), size
+    Attributes:
+        missing: row -> why it has no pixels, one line that names the file, as far as that is known.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        size: int,
+        digests: Sequence[bytes],
+        megapixels: float = MEGAPIXELS,
+        workers: int = 1,
+    ) -> None:
+        self.paths, self.size, self.digests = tuple(paths), size, tuple(digests)
+        self.megapixels, self.workers = megapixels, workers
+        self.missing: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        images = [decode(self.paths[row], self.size) for row in rows]
-        return np.asarray(images, np.uint8).reshape(len(rows), self.size, self.size, 3)
+        images = np.empty((len(rows), self.size, self.size, 3), np.uint8)
+        for place, (_, image) in enumerate(self.compute(rows.tolist())):
+            if isinstance(image, BadImage):
+                raise image
+            images[place] = image
+        return images
+
+    def compute(self, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8] | BadImage]]:
+        """Decode these rows, yielding each with its pixels (size, size, 3) or with the reason why it has none.
+
+        Raises:
+            ChangedImage: a file no longer has its digest.
+        """
+        with ThreadPoolExecutor(self.workers) as pool:
+            for start in range(0, len(rows), CHUNK):
+                chunk = rows[start : start + CHUNK]
+                with warnings.catch_warnings(action="ignore"):  # around all threads, which share the filters
+                    images = list(pool.map(self._decode, chunk))
+                yield from zip(chunk, images, strict=True)
+
+    def _decode(self, row: int) -> NDArray[np.uint8] | BadImage:
+        path = self.paths[row]
+        try:
+            content = read_content(path)
+            if content_digest(content) != self.digests[row]:
+                raise ChangedImage(path)
+            return decode_content(path, content, self.size, self.megapixels)
+        except BadImage as error:
+            return error
 
 
 PixelStore = MemoryPixels | DecodedPixels | CachedRows  # each can be pickled for a loader's worker process
@@ -66,8 +132,7 @@ class OpenedPixels(NamedTuple):
 
     Attributes:
         store: the pixels, as many rows as there were images.
-        bad: row -> one line naming the file and the reason. Such a row must not be read: it is black in a
-            cached store and raises `BadImage` in a decoding one.
+        bad: row -> one line naming the file and the reason. Reading such a row raises `BadImage`.
         note: one line that says why the cache was not used although it was asked for, else None.
     """
 
@@ -88,9 +153,9 @@ def open_pixels(
     size: int,
     *,
     cache: DiskCache | None,
-    contents: object = None,
+    contents: Contents,
     workers: int = 2,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> OpenedPixels:
     """Make the pixels of all images available at one size, and find the bad files before training does.
 
@@ -98,6 +163,7 @@ def open_pixels(
         images: N images, in files or in memory.
         size: the side every image is resized to.
         cache: where decoded images are kept; None decodes every image now as a check and again at each access.
+        contents: looks into the files whose digest is not known.
         workers: decoding threads.
         on_progress: called with (images done, N) while images are decoded.
 
@@ -105,47 +171,50 @@ def open_pixels(
         UserError: the cache folder cannot be written (full disk, no permission); what was done is kept.
     """
     if images.pixels is not None:
-        return OpenedPixels(MemoryPixels(images.pixels, size), {})
-    job = Decoding(images.paths, size, workers, on_progress)
-    if cache is None:
-        return _open_decoded(job)
+        return OpenedPixels(MemoryPixels(images.pixels, size, images.digests), {})
+    files, bad = _looked_at(images, contents)
+    job = DecodedPixels(images.paths, size, files, contents.megapixels, workers)
     try:
-        return _open_cached(job, cache)
+        if cache is None:
+            return _open_decoded(job, bad, on_progress)
+        return _open_cached(job, bad, cache, on_progress)
+    except ChangedImage as error:
+        contents.forget(error.path)  # or an index that was deceived would say the same when the command is repeated
+        raise
+
+
+def _looked_at(images: LabelledImages, contents: Contents) -> tuple[tuple[bytes, ...], dict[int, str]]:
+    """The digest of each file, and row -> one line for those that cannot be used."""
+    if images.digests is not None:
+        return images.digests, {}
+    facts = contents.look(images.paths)
+    bad = {row: str(BadImage(images.paths[row], one.problem)) for row, one in enumerate(facts) if one.problem}
+    return tuple(one.digest for one in facts), bad
+
+
+def _open_decoded(job: DecodedPixels, bad: dict[int, str], on_progress: Progress | None) -> OpenedPixels:
+    rows = [row for row in range(len(job)) if row not in bad]
+    job.missing |= bad
+    for done, (row, image) in enumerate(job.compute(rows), start=len(bad) + 1):
+        if isinstance(image, BadImage):
+            job.missing[row] = str(image)
+        if on_progress:
+            on_progress(done, len(job))
+    return OpenedPixels(job, dict(sorted(job.missing.items())))
+
+
+def _open_cached(
+    job: DecodedPixels, bad: dict[int, str], cache: DiskCache, on_progress: Progress | None
+) -> OpenedPixels:
+    shelf = Shelf(f"pixels-{DECODING}-{job.size}", (job.size, job.size, 3), "uint8")
+    try:
+        found = open_rows(cache, shelf, job, bad, on_progress)
     except NoRoomError as reason:
-        return _open_decoded(job)._replace(note=f"{reason}; decoding at every access instead, which is slower")
+        opened = _open_decoded(job, bad, on_progress)
+        return opened._replace(note=f"{reason}; decoding at every access instead, which is slower")
     except OSError as error:
         raise UserError(
             f"cannot use the pixel cache {cache.folder}: {error.strerror or error}. Make room or choose another "
             "folder; repeating the command continues where it stopped"
         ) from error
-
-
-def _open_decoded(job: Decoding) -> OpenedPixels:
-    bad = {
-        row: str(result)
-        for chunk in job.chunks(range(len(job.paths)))
-        for row, result in chunk.items()
-        if isinstance(result, BadImage)
-    }
-    return OpenedPixels(DecodedPixels(job.paths, job.size), bad)
-
-
-def _open_cached(job: Decoding, cache: DiskCache) -> OpenedPixels:
-    shape = (job.size, job.size, 3)
-    if len(job.paths) * job.size * job.size * 3 > cache.limit_bytes:  # before the files are read for their digests
-        raise NoRoomError(cache.no_room(Rows("", len(job.paths), shape, "uint8")))
-    digests = job.digests()
-
-    def compute(rows: Sequence[int]) -> Iterator[Chunk]:
-        for chunk in job.chunks(rows, digests):
-            yield {row: one.reason if isinstance(one, BadImage) else one for row, one in chunk.items()}
-
-    found = cache.open(Rows(_key(digests, job.size), len(job.paths), shape, "uint8"), compute)
-    return OpenedPixels(found, {row: str(BadImage(job.paths[row], why)) for row, why in found.missing.items()})
-
-
-def _key(digests: Sequence[bytes], size: int) -> str:
-    whole = blake2b(f"mlcil pixels {DECODING} {size} ".encode(), digest_size=20)
-    for digest in digests:
-        whole.update(digest)
-    return whole.hexdigest()
+    return OpenedPixels(found, dict(sorted(found.missing.items())))

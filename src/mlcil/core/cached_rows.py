@@ -1,0 +1,181 @@
+"""Rows of values, one per image, that are read from the disk cache and computed where they are not in it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cache import DiskCache, NoRoomError, Shelf, read_row, touch, write_row
+from .errors import UserError
+
+COUNTS_PER_LIMIT = 20  # how often the used space is counted while as much as the limit is written
+_IN_USE: weakref.WeakSet[CachedRows] = weakref.WeakSet()
+
+Progress = Callable[[int, int], None]
+"""Called with (rows done, all rows) while rows are computed."""
+
+
+class Source(Protocol):
+    """Computes rows."""
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """One per row: rows with the same digest have the same values."""
+
+    def compute(self, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[Any] | UserError]]:
+        """Yield each of these rows with its values, or with the reason why it has none."""
+
+
+def open_rows(
+    cache: DiskCache,
+    shelf: Shelf,
+    source: Source,
+    missing: Mapping[int, str] | None = None,
+    on_progress: Progress | None = None,
+) -> CachedRows:
+    """Find rows in the cache and compute those that are not there; each is on disk as soon as it is computed.
+
+    Arguments:
+        missing: row -> why it has no values, for rows of which that is known already.
+
+    Raises:
+        NoRoomError: they do not fit below the limit.
+        OSError: the folder cannot be used.
+    """
+    rows = CachedRows(cache, shelf, source, dict(missing or {}))
+    if (needed := len(set(source.digests)) * shelf.file_bytes) > cache.limit_bytes:
+        raise NoRoomError(cache.no_room(needed))
+    _IN_USE.add(rows)  # from now on its files are not removed to make room, at least not by this process
+    rows.fill(on_progress)
+    return rows
+
+
+def _in_use() -> set[str]:
+    return {path for rows in _IN_USE for path in rows.paths()}
+
+
+class CachedRows:
+    """Rows on disk; it can be pickled for another process if its source can.
+
+    Attributes:
+        missing: row -> why it has no values, one line that names the image. Such a row must not be read.
+    """
+
+    def __init__(self, cache: DiskCache, shelf: Shelf, source: Source, missing: dict[int, str]) -> None:
+        self.cache, self.shelf, self.source, self.missing = cache, shelf, source, missing
+        self._verified = np.zeros(len(source.digests), np.bool_)  # this process has seen the right checksum
+        self._uncounted = cache.limit_bytes  # bytes written since the used space was counted, which it was not yet
+        self._writes_back = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CachedRows, (self.cache, self.shelf, self.source, self.missing)  # another process verifies again
+
+    def __len__(self) -> int:
+        return len(self.source.digests)
+
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """One per row."""
+        return self.source.digests
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The values of these rows (n,), as (n, *shape).
+
+        Raises:
+            UserError: a row is neither in the cache nor can it be computed.
+        """
+        return self._gather(rows.tolist(), [0] * len(rows), self.shelf.shape)
+
+    def pick(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[Any]:
+        """Of each row (n,) the part at its place (n,) along the first axis, as (n, *shape[1:]); errors as above."""
+        return self._gather(rows.tolist(), places.tolist(), self.shelf.shape[1:])
+
+    def paths(self) -> Iterator[str]:
+        """The file of each row."""
+        return (self.cache.path(self.shelf, digest) for digest in self.digests)
+
+    def fill(self, on_progress: Progress | None = None) -> None:
+        """Mark every row as used now, and compute those that are not in the cache; errors as of `open_rows`."""
+        first = {digest: row for row, digest in reversed([*enumerate(self.digests)]) if row not in self.missing}
+        absent = sorted(row for digest, row in first.items() if not touch(self.cache.path(self.shelf, digest)))
+        self._compute_all(absent, on_progress)
+        failed = {self.digests[row] for row in absent if row in self.missing}
+        # The same content under another name has an error that names the other file.
+        others = [row for row, digest in enumerate(self.digests) if digest in failed and row not in self.missing]
+        self._compute_all(others, None)
+
+    def _compute_all(self, rows: Sequence[int], on_progress: Progress | None) -> None:
+        if not rows:
+            return
+        each, present = self.shelf.file_bytes, len(self) - len(rows)
+        self.cache.make_room(len(rows) * each, _in_use)
+        self._uncounted = 0
+        for done, (row, values) in enumerate(self.source.compute(rows)):
+            if isinstance(values, UserError):
+                self.missing[row] = str(values)
+            else:
+                if self._is_count_due():  # others may have written as well
+                    self.cache.make_room((len(rows) - done) * each, _in_use)
+                self._write(row, values)
+            if on_progress:
+                on_progress(present + done + 1, len(self))
+
+    def _gather(self, rows: list[int], places: list[int], shape: tuple[int, ...]) -> NDArray[Any]:
+        """The part of each row that begins at its place, counted in parts of this shape."""
+        values = np.empty((len(rows), *shape), self.shelf.dtype)
+        parts = values.reshape(len(rows), math.prod(shape)).view(np.uint8)
+        size = parts.shape[1]
+        absent = [at for at, row in enumerate(rows) if not self._read(row, parts[at], places[at] * size)]
+        if absent:
+            again = {row: one.reshape(-1) for row, one in self._compute_again({rows[at] for at in absent})}
+            for at in absent:
+                parts[at] = again[rows[at]].view(np.uint8)[places[at] * size :][:size]
+        return values
+
+    def _read(self, row: int, target: NDArray[np.uint8], offset: int) -> bool:
+        """Read a part of a row; returns whether it is there, which is known for sure after the first reading."""
+        try:
+            handle = os.open(self.cache.path(self.shelf, self.digests[row]), os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            if self._verified[row]:
+                return os.preadv(handle, [target.data], offset) == len(target)
+            values = read_row(handle, self.shelf.row_bytes)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        if values is not None:
+            target[:] = np.frombuffer(values, np.uint8)[offset:][: len(target)]
+            self._verified[row] = True
+        return values is not None
+
+    def _compute_again(self, rows: set[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+        for row, values in self.source.compute(sorted(rows)):
+            if isinstance(values, UserError):
+                raise values
+            # Not at the cost of other rows, or two runs would remove each other's without end.
+            if self._is_count_due():
+                self._writes_back = self.cache.has_room(self.shelf.file_bytes)
+            if self._writes_back:
+                with contextlib.suppress(OSError):
+                    self._write(row, values)
+            yield row, np.ascontiguousarray(values, self.shelf.dtype)
+
+    def _is_count_due(self) -> bool:
+        if self._uncounted < self.cache.limit_bytes / COUNTS_PER_LIMIT:
+            return False
+        self._uncounted = 0
+        return True
+
+    def _write(self, row: int, values: NDArray[Any]) -> None:
+        write_row(self.cache.path(self.shelf, self.digests[row]), values.astype(self.shelf.dtype).tobytes())
+        self._uncounted += self.shelf.file_bytes

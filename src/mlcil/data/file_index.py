@@ -1,0 +1,112 @@
+"""An index of image files on disk, so that a file that did not change is not read again."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+TOGETHER = 500  # paths in one question; SQLite allows 999 in its oldest versions
+WAIT = 1.0  # seconds for a process that writes into the index; reading the files instead always works
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS files_1 (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, inode INTEGER, "
+    "digest BLOB, width INTEGER, height INTEGER, format TEXT) WITHOUT ROWID"
+)
+
+T = TypeVar("T")
+
+
+class Stamp(NamedTuple):
+    """What changes when a file does."""
+
+    size: int
+    changed: int  # time of the last change, in nanoseconds since 1970
+    inode: int
+
+    @staticmethod
+    def of(path: str) -> Stamp | None:
+        """The stamp of a file, None if there is none."""
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return None
+        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino & 0x7FFFFFFFFFFFFFFF)  # SQLite has a sign
+
+
+class Entry(NamedTuple):
+    """What is remembered about an image file that can be used."""
+
+    digest: bytes
+    width: int
+    height: int
+    format: str
+
+
+class FileIndex:
+    """Remembers image files by path.
+
+    It is no more than a help: where it cannot be read or written it knows nothing, and a damaged one is replaced.
+
+    Arguments:
+        path: its file, made when it is first needed; None for an index that knows nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def find(self, stamps: Mapping[str, Stamp]) -> dict[str, Entry]:
+        """What is known about those of these files that still have their stamp."""
+        return self._attempt(lambda connection: _find(connection, stamps)) or {}
+
+    def add(self, entries: Mapping[str, tuple[Stamp, Entry]]) -> None:
+        """Remember these files."""
+        rows = [(_key(path), *stamp, *entry) for path, (stamp, entry) in entries.items()]
+        question = "INSERT OR REPLACE INTO files_1 VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        self._attempt(lambda connection: connection.executemany(question, rows))
+
+    def forget(self, path: str) -> None:
+        """Forget a file."""
+        self._attempt(lambda connection: connection.execute("DELETE FROM files_1 WHERE path = ?", (_key(path),)))
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do it in one transaction; None if that is not possible."""
+        if self._path is None:
+            return None
+        for _ in range(2):
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with closing(sqlite3.connect(self._path, timeout=WAIT)) as connection, connection:
+                    connection.execute(_TABLE)
+                    return work(connection)
+            except (sqlite3.Error, OSError) as error:
+                if (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _DAMAGED or not _remove(self._path):
+                    return None
+        return None
+
+
+def _find(connection: sqlite3.Connection, stamps: Mapping[str, Stamp]) -> dict[str, Entry]:
+    found, paths = {}, iter(stamps)
+    while part := {_key(path): path for path in islice(paths, TOGETHER)}:
+        question = f"SELECT * FROM files_1 WHERE path IN ({', '.join('?' * len(part))})"
+        for key, size, changed, inode, *entry in connection.execute(question, list(part)):
+            if stamps[part[key]] == (size, changed, inode):
+                found[part[key]] = Entry(*entry)
+    return found
+
+
+def _key(path: str) -> bytes:
+    return os.fsencode(os.path.abspath(path))  # bytes, as a name need not be valid text
+
+
+def _remove(path: Path) -> bool:
+    try:
+        path.unlink(missing_ok=True)
+        Path(f"{path}-journal").unlink(missing_ok=True)  # it belongs to the damaged file
+    except OSError:
+        return False
+    return True
