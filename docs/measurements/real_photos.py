@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def write_table(file: Path, train: LabelledImages, test: LabelledImages) -> tuple[Path, list[str]]:
-    """All photos that show one of the classes, and some that show none; returns the table and the latter for testing."""
+    """All photos that show one of the classes and some that show none; returns the table and the latter's test part."""
     aside: list[str] = []
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -67,7 +67,7 @@ def write_table(file: Path, train: LabelledImages, test: LabelledImages) -> tupl
     return file, aside
 
 
-def train(method: str, negatives: str, table: Path, weights: Path, out: Path) -> mlcil.serving.trained_run.TrainedRun:
+def train(method: str, negatives: str, table: Path, weights: Path, out: Path) -> Any:
     """A run with or without the photos that show none of the classes."""
     settings: dict[str, Any] = {"protocol": PROTOCOL, "negatives": negatives, "weights": str(weights), "seed": 0}
     settings |= {"backbone": "tf_efficientnet_lite0", "freeze": "all", "keep_features": True, "augment": "none"}
@@ -89,14 +89,19 @@ def print_negatives(runs: dict[tuple[str, str], Any], test: LabelledImages, with
     paths = [test.paths[row] for row in shown]
     columns = [CLASSES.index(name) for name in next(iter(runs.values())).classes]
     is_there = truth.labels[shown][:, columns] == PRESENT
-    print(f"\n| method | negatives | tagged, of {len(without)} without a class | with boat | recall | precision |")
-    print("|---|---|---:|---:|---:|---:|")
+    print(
+        f"\n| method | negatives | tagged, of {len(without)} without a class | with boat | recall | precision | mAP |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|")
+    every, labels = paths + without, np.concatenate([is_there, np.zeros((len(without), len(CLASSES)), bool)])
     for (method, negatives), run in runs.items():
         wrong, found = tags(run, without), tags(run, paths)
         recall = (found & is_there).sum() / is_there.sum()
         precision = (found & is_there).sum() / max(found.sum() + wrong.sum(), 1)
         boat = wrong[:, run.classes.index("boat")].sum()
-        print(f"| {method} | {negatives} | {wrong.any(axis=1).sum()} | {boat} | {recall:.2f} | {precision:.2f} |")
+        ap = 100 * average_precision(run.predict(every), labels.astype(np.int8)).mean()
+        row = f"{wrong.any(axis=1).sum()} | {boat} | {recall:.2f} | {precision:.2f} | {ap:.1f}"
+        print(f"| {method} | {negatives} | {row} |")
 
 
 def print_turned(run: Any, test: LabelledImages, folder: Path) -> None:

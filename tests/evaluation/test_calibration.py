@@ -242,6 +242,16 @@ def test_a_session_without_validation_images_gets_what_changes_nothing():
     np.testing.assert_allclose(calibration.probabilities(scores), scores, rtol=1e-12)
 
 
+def test_images_that_come_back_are_counted_once():
+    """A session of 300 images, of which the first session had 100, adds 200."""
+    rng = np.random.default_rng(0)
+    scores, labels = rng.random((40, 2)), rng.integers(0, 2, (40, 2)).astype(np.int8)
+    first = Calibration().extended(scores[:, :1], labels[:, :1], images=100)
+    again, new = first.extended(scores, labels, 300, back=100), first.extended(scores, labels, 200)
+    assert again.thresholds[0] == new.thresholds[0]
+    assert again.temperatures[0] == new.temperatures[0]
+
+
 @pytest.mark.parametrize(("images", "is_enough"), [(19, False), (20, True)])
 def test_a_session_with_too_few_images_keeps_the_defaults(images, is_enough):
     scores, labels = drawn(5, 3.0, images)

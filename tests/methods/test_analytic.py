@@ -11,6 +11,11 @@ from mlcil.evaluation.metrics import average_precision, f1_scores
 from mlcil.methods.analytic import balanced_weights
 from mlcil.models.ridge import choose_ridge, score_calibration, solve
 from mlcil.models.statistics import merged, without
+from mlcil.testing import TINY, _with_negatives
+from mlcil.training.config import make_config
+from mlcil.training.folder import load_state
+from mlcil.training.prepare import prepare_data
+from mlcil.training.run import run
 
 SMALL = {"expansion": 8, "window": 0.5}
 
@@ -195,3 +200,13 @@ def test_thresholds_and_notes(world):
 def test_attention_heads_must_divide_the_width(world):
     with pytest.raises(UserError, match="width 10 is not a multiple of heads 4"):
         world.make("analytic", base="attention", width=10, heads=4)
+
+
+def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):
+    config = make_config({**TINY, "method": "analytic", "options": {"expansion": 16}})
+    protocol = _with_negatives(prepare_data(config.settings, lambda line: None).protocol)
+    run(config, tmp_path, _change=_with_negatives)
+    first, second = protocol.sessions()
+    assert second.is_back.any()
+    tensors, _ = load_state(tmp_path / "session-02" / "state.safetensors")
+    assert tensors["method.statistics.images"] == len(first.indices) + len(second.indices) - second.is_back.sum()

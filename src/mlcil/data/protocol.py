@@ -63,6 +63,11 @@ class Session:
         """The classes that this session adds."""
         return self.classes[self.first :]
 
+    @property
+    def is_back(self) -> NDArray[np.bool_]:
+        """bool (N,), which images arrive with every session and were part of an earlier one; none as published."""
+        return is_back(self.labels, self.first)
+
     def annotate(self, indices: NDArray[np.int64]) -> NDArray[np.int8]:
         """What an annotator would say about the new classes on any training images.
 
@@ -73,6 +78,11 @@ class Session:
             int8 (n, stop - first).
         """
         return self._annotations[np.asarray(indices, dtype=np.int64)]
+
+
+def is_back(labels: NDArray[np.int8], first: int) -> NDArray[np.bool_]:
+    """bool (N,), which images with labels (N, stop) were part of a session before the one that begins at a column."""
+    return np.asarray((labels[:, :first] != UNKNOWN).any(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,7 +109,7 @@ def review_protocol(whole: DataSet, protocol: Protocol, sessions: Sequence[Sessi
     for session in sessions:
         counts = count_labels(session.labels[:, session.first :])
         tested = protocol.data.test.labels[protocol.test_rows(session.stop)][:, session.first : session.stop]
-        found += _unlearnable(session, counts) + _unmeasurable(session, count_labels(tested))
+        found += _unlearnable(session, counts, protocol.has_negatives) + _unmeasurable(session, count_labels(tested))
     return found
 
 
@@ -152,15 +152,17 @@ def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -
     return found
 
 
-def _unlearnable(session: Session, counts: LabelCounts) -> list[Finding]:
+def _unlearnable(session: Session, counts: LabelCounts, has_negatives: bool) -> list[Finding]:
     names, where = session.new_classes, f"session {session.number}"
     found = []
     only = [name for name, absent in zip(names, counts.absent, strict=True) if not absent]
     if only:
         alone = " and teaches nothing else" if len(names) == 1 else ""
+        advice = "Add photos that do not show it, with an empty label cell"
+        if not has_negatives:
+            advice = "With negatives=labelled, photos that show no class are part of it"
         text = (
-            f"{where} has no image without {listed(only)}{alone}: such a class will be tagged on everything. Add "
-            "photos that do not show it, with an empty label cell"
+            f"{where} has no image without {listed(only)}{alone}: such a class will be tagged on everything. {advice}"
         )
         found.append(Finding(Level.FIX_FIRST, text))
     few = [f"{name} ({count})" for name, count in zip(names, counts.present, strict=True) if count < FEW]

@@ -42,11 +42,13 @@ class Part(NamedTuple):
         scores: float32 (V, n) for the session's n new classes, at its end; V is at most `MOST_IMAGES`.
         labels: int8 (V, n) of 1, 0 or -1.
         images: the number of images of the whole session.
+        back: how many of them earlier sessions had as well.
     """
 
     scores: NDArray[np.float32]
     labels: NDArray[np.int8]
     images: int
+    back: int = 0
 
     @property
     def is_enough(self) -> bool:
@@ -70,7 +72,7 @@ class Calibration:
     shifts: Floats = field(default_factory=_none)
     parts: tuple[Part, ...] = ()
 
-    def extended(self, scores: Array, labels: Array, images: int) -> Calibration:
+    def extended(self, scores: Array, labels: Array, images: int, back: int = 0) -> Calibration:
         """The calibration after one more session, whose images make older classes rarer among all images.
 
         Arguments:
@@ -78,6 +80,7 @@ class Calibration:
                 calibrated so far belong to the session's classes.
             labels: (V, K) of 1, 0 or -1.
             images: the number of images of the whole session.
+            back: how many of them earlier sessions had as well.
 
         Raises:
             ValueError: the shapes do not fit or a score is NaN.
@@ -86,8 +89,8 @@ class Calibration:
         first = len(self.thresholds)
         some = slice(None, None, -(-len(scores) // MOST_IMAGES) or 1)
         new, truth = scores[some, first:].astype(np.float32), labels[some, first:].astype(np.int8)
-        parts = (*self.parts, Part(new, truth, max(images, 1)))
-        seen = sum(part.images for part in parts)
+        parts = (*self.parts, Part(new, truth, max(images, 1), back))
+        seen = sum(part.images - part.back for part in parts)
         weights = [absence_weights(part.labels, seen / part.images) for part in parts]
         both = list(zip(parts, weights, strict=True))
         thresholds = [
@@ -110,15 +113,17 @@ class Calibration:
 
     def to_values(self) -> dict[str, Any]:
         """The calibration as plain lists for JSON, which keeps every bit."""
-        parts = [[one.scores.tolist(), one.labels.tolist(), one.labels.shape[1], one.images] for one in self.parts]
+        parts = [
+            [one.scores.tolist(), one.labels.tolist(), one.labels.shape[1], one.images, one.back] for one in self.parts
+        ]
         return {name: getattr(self, name).tolist() for name in _NUMBERS} | {"parts": parts}
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Calibration:
         """The inverse of `to_values`."""
         parts = tuple(
-            Part(np.array(scores, np.float32).reshape(-1, n), np.array(labels, np.int8).reshape(-1, n), images)
-            for scores, labels, n, images in values["parts"]
+            Part(np.array(scores, np.float32).reshape(-1, n), np.array(labels, np.int8).reshape(-1, n), *counts)
+            for scores, labels, n, *counts in values["parts"]
         )
         thresholds, temperatures, shifts = (np.array(values[name], np.float64) for name in _NUMBERS)
         return cls(thresholds, temperatures, shifts, parts)

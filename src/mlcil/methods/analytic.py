@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.config import option, with_default
 from ..core.errors import UserError
 from ..core.randomness import generator_from_torch
-from ..data.images import PRESENT, UNKNOWN
+from ..data.images import PRESENT
 from ..data.protocol import Session
 from ..memory.buffer import Budget
 from ..models.analytic import AnalyticTagger, tempered
@@ -155,7 +155,7 @@ class Analytic(Method):
     def _add(self, described: Tensor, session: Session, infer: Inference) -> None:
         """Add the images, described by (N, p), to the sums, with pseudo labels if there are to be any."""
         # An image that arrives with every session shows no class, and an earlier session has added it already.
-        is_new = ~(session.labels[:, : session.first] != UNKNOWN).any(axis=1)
+        is_new = ~session.is_back
         described, indices = described[is_new], session.indices[is_new]
         labels = torch.from_numpy(session.labels[is_new] == PRESENT).float()
         annotated = labels.sum(0)

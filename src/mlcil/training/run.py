@@ -21,7 +21,7 @@ from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
 from ..core.state import State, prefixed
 from ..data.images import Level
-from ..data.protocol import Protocol, Session
+from ..data.protocol import Protocol, Session, is_back
 from ..data.review import random_features, review_protocol
 from ..data.sources import Found
 from ..evaluation.calibration import DEFAULT_THRESHOLD, FEWEST_IMAGES, Calibration, stored_thresholds
@@ -181,7 +181,8 @@ class _Run:
         if len(rows):
             scores = self.learner.infer(self.method.predict, rows)
         images = len(session.indices) + len(rows)
-        self.calibration = self.calibration.extended(scores, labels, images)
+        back = int(session.is_back.sum() + is_back(labels, session.first).sum())
+        self.calibration = self.calibration.extended(scores, labels, images, back)
         if not self.calibration.parts[-1].is_enough:
             self.reporter.say(
                 f"  session {session.number}: {len(rows)} images were set aside, too few to calibrate with, so its "
