@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlcil.core.cache import DiskCache, NoRoomError, Shelf
-from mlcil.core.cached_rows import CachedRows, open_rows
+from mlcil.core.cached_rows import BLOCK, CachedRows, open_rows
 from mlcil.core.errors import UserError
 
 SHELF = Shelf("squares-1", (2, 3), "int32")
@@ -84,6 +84,20 @@ def test_the_limit_is_kept_while_others_write(tmp_path):
     opened(tmp_path, Crowded(*range(30)), limit=40 * BYTES)
     assert len(files(tmp_path / "squares-1")) == 30
     assert len(files(tmp_path)) <= 42  # counted again after every twentieth of the limit
+
+
+def test_what_another_process_writes_meanwhile_is_not_computed(tmp_path):
+    numbers = range(3 * BLOCK)
+
+    class Overtaken(Squares):
+        def compute(self, rows):
+            opened(tmp_path, Squares(*numbers))
+            yield from super().compute(rows)
+
+    source, progress = Overtaken(*numbers), []
+    rows = open_rows(DiskCache(tmp_path, 10**6), SHELF, source, None, lambda *at: progress.append(at))
+    assert len(source.computed) == len(progress) == BLOCK
+    assert rows[np.array([7, 300])][:, 0, 0].tolist() == [49, 90000]
 
 
 def test_an_earlier_format_counts_and_goes_first(tmp_path):
