@@ -1,4 +1,6 @@
 import itertools
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from mlcil.core.cache import DiskCache
 from mlcil.data import loading
 from mlcil.data.augmentation import make_augmentation, normalise
-from mlcil.data.contents import content_digest
+from mlcil.data.contents import Contents, content_digest
 from mlcil.data.loading import Batch, PixelFeed, Preparation, plan_epoch, sample_seeds, shard
-from mlcil.data.pixels import BadImage, ChangedImage, DecodedPixels, MemoryPixels
+from mlcil.data.pixels import BadImage, ChangedImage, DecodedPixels, MemoryPixels, open_pixels
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
 PREPARE = Preparation(MEAN, STD)
@@ -188,3 +191,18 @@ def test_a_file_changed_during_training_is_named(tmp_path, workers):
     with pytest.raises(ChangedImage) as caught:
         list(loader.batches([np.array([0])], np.arange(1), labels(1), None))
     assert str(caught.value) == f"image {tmp_path / 'new.png'} changed while it was read; repeat the command"
+
+
+def test_a_cache_deleted_during_training_is_filled_again_by_the_workers(tmp_path, write_images):
+    images = write_images(tmp_path / "images")
+    opened = open_pixels(images, 8, cache=DiskCache(tmp_path / "cache", 10**9), contents=Contents())
+    loader, parts = PixelFeed(opened.store, PREPARE, None, workers=1), [np.array([4, 0]), np.array([2, 2])]
+    before, after = [], []
+    for found in (before, after):
+        found += [batch.images for batch in loader.batches(parts, np.arange(5), labels(5), None)]
+        shutil.rmtree(tmp_path / "cache")
+    assert all(map(torch.equal, before, after))
+    Path(images.paths[2]).unlink()
+    with pytest.raises(BadImage) as caught:
+        list(loader.batches(parts, np.arange(5), labels(5), None))
+    assert str(caught.value) == f"cannot read image {images.paths[2]}: missing"

@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from glob import iglob
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ CHECKSUM_BYTES = 4
 ABANDONED_AFTER = 24 * 3600  # seconds after which nobody is still writing a partial file
 _ROW_FILE = re.compile(r"[0-9a-f]+(\.[0-9a-f]+\.partial)?")
 # An earlier format, one array for a whole data set.
-_OLD_FILE = re.compile(r"[0-9a-f]{40}\.(rows|json|partial|done|lock)|folder\.lock|\.[0-9a-f]{40}\.json\.\w+\.partial")
+_OLD_FILE = re.compile(r"[0-9a-f]{40}\.(rows|json|partial|done|lock)|folder\.lock")
 
 
 class NoRoomError(Exception):
@@ -97,21 +98,23 @@ class DiskCache:
         if excess <= 0:
             return
         kept = in_use()
-        for file in sorted(files):
-            if excess > 0 and not file.is_partial and file.path not in kept and _remove(file.path):
-                excess -= file.size
+        removable = sorted(file for file in files if not file.is_partial and file.path not in kept)
+        if excess <= sum(file.size for file in removable):
+            for file in removable:
+                if excess > 0 and _remove(file.path):
+                    excess -= file.size
         if excess > 0:
             raise NoRoomError(self.no_room(needed))
 
     def _files(self) -> Iterator[_File]:
         """What is in the cache. Other files in the folder may be anyone's."""
-        own = (path for path in self.folder.glob("*-*/[0-9a-f][0-9a-f]/*") if _ROW_FILE.fullmatch(path.name))
-        old = (path for path in self.folder.glob("*.*") if _OLD_FILE.fullmatch(path.name))
-        for is_current, paths in ((False, old), (True, own)):
-            for path in paths:
+        for pattern, name in (("*.*", _OLD_FILE), ("*-*/[0-9a-f][0-9a-f]/*", _ROW_FILE)):
+            for place in iglob(pattern, root_dir=self.folder):
+                path = f"{self.folder}/{place}"
                 with contextlib.suppress(OSError):  # removed or renamed just now
-                    status = path.stat()
-                    yield _File(is_current, status.st_mtime, status.st_size, str(path))
+                    if name.fullmatch(os.path.basename(path)):
+                        status = os.stat(path)
+                        yield _File(name is _ROW_FILE, status.st_mtime, status.st_size, path)
 
     def no_room(self, needed: int) -> str:
         """Why so many bytes do not fit, in one line."""

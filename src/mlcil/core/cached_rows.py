@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import secrets
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from .cache import DiskCache, NoRoomError, Shelf, read_row, touch, write_row
 from .errors import UserError
 
 COUNTS_PER_LIMIT = 20  # how often the used space is counted while as much as the limit is written
+BLOCK = 128  # rows that a process computes before it looks again which are still to do
 _IN_USE: weakref.WeakSet[CachedRows] = weakref.WeakSet()
 
 Progress = Callable[[int, int], None]
@@ -55,6 +57,13 @@ def open_rows(
     _IN_USE.add(rows)  # from now on its files are not removed to make room, at least not by this process
     rows.fill(on_progress)
     return rows
+
+
+def _in_any_order(rows: Sequence[int]) -> list[Sequence[int]]:
+    """The rows in blocks, in an order of each process's own, so that several that begin together share the work."""
+    blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+    secrets.SystemRandom().shuffle(blocks)  # the global generator is the run's
+    return blocks
 
 
 def _in_use() -> set[str]:
@@ -104,7 +113,7 @@ class CachedRows:
     def fill(self, on_progress: Progress | None = None) -> None:
         """Mark every row as used now, and compute those that are not in the cache; errors as of `open_rows`."""
         first = {digest: row for row, digest in reversed([*enumerate(self.digests)]) if row not in self.missing}
-        absent = sorted(row for digest, row in first.items() if not touch(self.cache.path(self.shelf, digest)))
+        absent = self._absent(sorted(first.values()))
         self._compute_all(absent, on_progress)
         failed = {self.digests[row] for row in absent if row in self.missing}
         # The same content under another name has an error that names the other file.
@@ -114,18 +123,26 @@ class CachedRows:
     def _compute_all(self, rows: Sequence[int], on_progress: Progress | None) -> None:
         if not rows:
             return
-        each, present = self.shelf.file_bytes, len(self) - len(rows)
-        self.cache.make_room(len(rows) * each, _in_use)
+        each, left = self.shelf.file_bytes, len(rows)
+        self.cache.make_room(left * each, _in_use)
         self._uncounted = 0
-        for done, (row, values) in enumerate(self.source.compute(rows)):
-            if isinstance(values, UserError):
-                self.missing[row] = str(values)
-            else:
-                if self._is_count_due():  # others may have written as well
-                    self.cache.make_room((len(rows) - done) * each, _in_use)
-                self._write(row, values)
-            if on_progress:
-                on_progress(present + done + 1, len(self))
+        for block in _in_any_order(rows):
+            absent = self._absent(block)  # without those that another process has written by now
+            left -= len(block) - len(absent)
+            for row, values in self.source.compute(absent):
+                if isinstance(values, UserError):
+                    self.missing[row] = str(values)
+                else:
+                    if self._is_count_due():  # others may have written as well
+                        self.cache.make_room(left * each, _in_use)
+                    self._write(row, values)
+                left -= 1
+                if on_progress:
+                    on_progress(len(self) - left, len(self))
+
+    def _absent(self, rows: Iterable[int]) -> list[int]:
+        """Those of these rows that are not in the cache; the others are marked as used now."""
+        return [row for row in rows if not touch(self.cache.path(self.shelf, self.digests[row]))]
 
     def _gather(self, rows: list[int], places: list[int], shape: tuple[int, ...]) -> NDArray[Any]:
         """The part of each row that begins at its place, counted in parts of this shape."""

@@ -12,7 +12,7 @@ from .errors import UserError
 
 
 class FileLock:
-    """An open lock file. It may be held exclusively by one process or shared by many.
+    """An open lock file, held by one process at a time.
 
     Arguments:
         path: the lock file, made if it is not there and never removed: another process may wait on it.
@@ -24,10 +24,6 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._handle: int | None = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # another user's will do
-
-    def share(self) -> None:
-        """Hold the lock together with others who share it, and wait for whoever holds it exclusively."""
-        self._lock(fcntl.LOCK_SH)
 
     def claim(self, on_wait: Callable[[], None] | None = None) -> None:
         """Hold the lock alone; `on_wait` is called before waiting, if it comes to that."""
