@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,7 +165,7 @@ def visible_gpus(slot: int, devices: int, gpus: int) -> dict[str, str]:
 def _start(work: Work, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     work.log.parent.mkdir(parents=True, exist_ok=True)
     threads = {"OMP_NUM_THREADS": str(max(1, work.processors // work.devices))}
-    with work.log.open("ab") as log:
+    with work.log.open("ab") as log, _interrupts_held_back():
         return subprocess.Popen(
             [sys.executable, "-m", "mlcil.experiments.child", str(work.config), str(work.out)],
             stdin=subprocess.PIPE,
@@ -171,6 +173,16 @@ def _start(work: Work, environment: dict[str, str]) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env={**os.environ, **threads, "PYTHONUNBUFFERED": "1", **environment},
         )
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process started here never gets Ctrl-C, which the terminal sends to all: it ends when the grid does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:

@@ -16,13 +16,14 @@ from ..core.cache import DiskCache
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
+from ..data.contents import Contents
 from ..data.features import Feed, KeptStem, Views
-from ..data.images import UNKNOWN, LabelledImages
+from ..data.images import UNKNOWN, DataSet, LabelledImages
 from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
-from ..data.sources import load
+from ..data.sources import load, resolve
 from ..memory.buffer import Budget
 from ..methods.base import Method, Task
 from ..methods.registry import method_class
@@ -50,13 +51,19 @@ class Data(NamedTuple):
     total_classes: int
 
 
-def prepare_data(settings: RunSettings, say: Say, change: Callable[[Protocol], Protocol] = lambda one: one) -> Data:
+def prepare_data(
+    settings: RunSettings,
+    say: Say,
+    change: Callable[[Protocol], Protocol] = lambda one: one,
+    found: DataSet | None = None,
+) -> Data:
     """Read the labels, decode the images and divide the classes into sessions.
 
     Arguments:
         change: what to make of the protocol before anything uses it; for tests of methods.
+        found: what `read` has found, if the data set has been read already.
     """
-    data = load(settings.data, settings.images)
+    data = load(settings.data, settings.images) if found is None else resolve(found, Contents())
     train, test = (_open(images, settings, say) for images in (data.train, data.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ..evaluation.results import SessionResult
 
 PLAIN_SECONDS = 30.0  # between plain lines within an epoch
+FIRST_SECONDS, NEXT_SECONDS = 5.0, 10.0  # before and between plain lines within one pass over images
 
 
 class Reporter:
@@ -41,15 +42,8 @@ class Reporter:
         names = ", ".join(new_classes[:6]) + (f" and {len(new_classes) - 6} more" if len(new_classes) > 6 else "")
         self.say(f"session {number}/{len(self.work)}: {names}; {images} images")
         if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-                console=self.console,
-                transient=True,
-            )
+            self._bar = self._bar or self._make_bar()
             self._task = self._bar.add_task(f"session {number}", total=100, completed=round(100 * done), text="")
-            self._bar.start()
 
     def step(self, epoch: int, done: float) -> None:
         """A part `done` of the session's training is behind."""
@@ -68,6 +62,26 @@ class Reporter:
         self._printed = time.monotonic()
         self.say(f"  session {record['session']} epoch {record['epoch']}/{epochs}: {self._losses}, {rate}")
 
+    def images(self, what: str) -> Callable[[int, int], None]:
+        """Begin a pass over images; call what this gives with how many are done and how many there are."""
+        began = time.monotonic()
+        printed, task = began + FIRST_SECONDS - NEXT_SECONDS, None
+
+        def show(done: int, total: int) -> None:
+            nonlocal printed, task
+            now = time.monotonic()
+            rate = done / max(now - began, 1e-9)
+            text = f"{done}/{total}, {rate:.0f} images/s, {duration((total - done) / max(rate, 1e-9))} left"
+            if self.console.is_terminal:
+                self._bar = self._bar or self._make_bar()
+                task = self._bar.add_task(what, text=text) if task is None else task
+                self._bar.update(task, completed=done, total=total, text=text, visible=done < total)
+            elif now - printed >= NEXT_SECONDS and done < total:
+                printed = now
+                self.say(f"  {what}: {text}")
+
+        return show
+
     def result(self, result: SessionResult) -> None:
         """A session is done and measured."""
         self.stop()
@@ -82,6 +96,12 @@ class Reporter:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _make_bar(self) -> Progress:
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        bar = Progress(*columns, console=self.console, transient=True)
+        bar.start()
+        return bar
 
     def _rate(self, done: float) -> str:
         images = (done - self._done_at_start) * self.work[self._session - 1]

@@ -19,7 +19,9 @@ from rich.console import Console
 
 from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
+from ..core.interruption import end_with_me
 from ..core.state import State, prefixed
+from ..data.images import DataSet
 from ..data.protocol import Protocol, Session
 from ..evaluation.calibration import Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
@@ -27,6 +29,7 @@ from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, ses
 from ..evaluation.scores import ScoredImages
 from .config import RunConfig, RunSettings
 from .folder import RunFolder, load_state
+from .hardware import check_hardware
 from .inference import infer, on_first
 from .learner import Learned, Learner, Resumption
 from .prepare import make_feeds, prepare_data, prepare_method
@@ -38,6 +41,7 @@ def run(
     out: Path,
     console: Console | None = None,
     _change: Callable[[Protocol], Protocol] = lambda one: one,
+    found: DataSet | None = None,
 ) -> RunResult:
     """Run an experiment, or continue it where it was interrupted.
 
@@ -46,6 +50,7 @@ def run(
         out: the run's folder; a used one must hold the same configuration.
         console: where to report; None for silence.
         _change: what to make of the protocol before anything uses it; for `mlcil.testing`.
+        found: what `data.sources.read` has found, if the data set has been read already.
 
     Returns:
         What was measured, as results.json holds it.
@@ -57,13 +62,18 @@ def run(
     folder = RunFolder(out, partial(on_first, fabric))
     try:
         folder.open(config)
-        return _Run(config, folder, fabric, console or Console(quiet=True), _change).execute()
+        return _Run(config, folder, fabric, console or Console(quiet=True), _change, found).execute()
     finally:
         folder.close()
 
 
 def _launch(settings: RunSettings) -> Fabric:
-    """Start the processes of a run, or join them."""
+    """Start the processes of a run, or join them.
+
+    Raises:
+        UserError: this machine does not have the hardware.
+    """
+    check_hardware(settings.accelerator, settings.devices)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     fabric = Fabric(
@@ -73,6 +83,7 @@ def _launch(settings: RunSettings) -> Fabric:
         strategy=settings.strategy,  # type: ignore[arg-type]
         precision=settings.precision,  # type: ignore[arg-type]
     )
+    end_with_me(getattr(fabric.strategy.launcher, "procs", ()))  # filled by the launch
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
@@ -97,12 +108,14 @@ class _Run:
         fabric: Fabric,
         console: Console,
         change: Callable[[Protocol], Protocol],
+        found: DataSet | None,
     ) -> None:
         settings = self.settings = config.settings
         self.folder, self.fabric = folder, fabric
         self.reporter = Reporter(console if fabric.global_rank == 0 else Console(quiet=True), [])
-        self.data = prepare_data(settings, self.reporter.say, change)
+        self.data = prepare_data(settings, self.reporter.say, change, found)
         self.sessions = self.data.protocol.sessions(settings.validation, settings.seed)
+        self.reporter.say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
             len(one.indices) * settings.epochs_of(one.number) if self.method.trains(one) else 0 for one in self.sessions
@@ -161,7 +174,8 @@ class _Run:
         """Score every test image that shows a class seen so far."""
         rows = self.data.protocol.test_rows(session.stop)
         tagger, size = self.method.tagger, self.settings.batch_size
-        scores = infer(self.method.predict, rows, tagger, self.fabric, self.test_feed, size)
+        show = self.reporter.images("scoring test images")
+        scores = infer(self.method.predict, rows, tagger, self.fabric, self.test_feed, size, show)
         return ScoredImages(scores, self.data.protocol.data.test.labels[rows, : session.stop], rows, session.classes)
 
     def _measure(self, learned: Learned, scored: ScoredImages, state: State) -> SessionResult:

@@ -1,0 +1,84 @@
+"""What can be checked about runs before any of them starts, most of it without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ..core.errors import UserError
+from ..data.images import DataSet
+from ..data.protocol import session_classes
+from ..data.sources import SOURCES, read
+from ..models.weight_files import weight_file
+from ..training.config import RunSettings
+from ..training.hardware import check_hardware
+
+Say = Callable[[str], None]
+
+
+def check_run(settings: RunSettings, is_local: bool = True) -> None:
+    """Check that the hardware and the file of weights that a run asks for are there.
+
+    Arguments:
+        is_local: whether it uses the hardware of this machine.
+
+    Raises:
+        UserError: one of them is not.
+    """
+    if is_local:
+        check_hardware(settings.accelerator, settings.devices)
+    weight_file(settings.weights)
+
+
+def check_classes(settings: RunSettings, say: Say) -> DataSet:
+    """Read the list of a data set, check that it has the classes of the protocol, and return it.
+
+    Raises:
+        UserError: the list cannot be read, or the protocol or the order does not fit its classes.
+    """
+    say(f"reading {settings.data}")
+    found = read(settings.data, settings.images)
+    session_classes(_classes(found), settings.protocol, settings.order)
+    return found
+
+
+def is_read_quickly(data: str) -> bool:
+    """Whether reading the list of a data set is quicker than importing torch.
+
+    A table is, and so is finding out that there is nothing; a folder of annotations or a data set to be drawn is not.
+    """
+    kind, _, rest = data.partition(":")
+    return kind not in SOURCES or (SOURCES[kind].has_path and not Path(rest.partition(",")[0]).expanduser().is_dir())
+
+
+def check_grid(runs: Mapping[str, RunSettings], is_local: bool, say: Say) -> None:
+    """Check what the runs of a grid share; each list is read once.
+
+    Arguments:
+        runs: the settings of each run by its name.
+        is_local: whether they use the hardware of this machine.
+
+    Raises:
+        UserError: something is wrong; the message names the first run that has it.
+    """
+    lists: dict[tuple[str, str | None], tuple[str, ...]] = {}
+    checked = set()
+    for name, settings in runs.items():
+        data = settings.data, settings.images
+        shared = (*data, settings.protocol, settings.order, settings.weights, settings.accelerator, settings.devices)
+        if shared in checked:
+            continue
+        checked.add(shared)
+        try:
+            check_run(settings, is_local)
+            if data in lists:
+                session_classes(lists[data], settings.protocol, settings.order)
+            else:
+                lists[data] = _classes(check_classes(settings, say))
+        except UserError as error:
+            raise UserError(f"run {name}: {error}") from error
+
+
+def _classes(found: DataSet) -> tuple[str, ...]:
+    classes: tuple[str, ...] = getattr(found, "classes", None) or found.train.classes
+    return classes
