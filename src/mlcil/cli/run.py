@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..core.interruption import is_first_process
-from ..experiments.checks import check_classes, check_run, is_read_quickly
+from ..experiments.checks import check_classes, check_run, check_weights, is_read_quickly
 from ..experiments.plan import default_folder, early_settings, run_config
 from .interrupted import explain_run
 
@@ -32,6 +32,7 @@ def run_experiment(
     check_run(settings)
     found = check_classes(settings, say) if is_read_quickly(settings.data) else None
     config = run_config(changes, file, preset)
+    check_weights(config.settings)
     found = found or check_classes(settings, say)
     from ..training.run import run  # with all that trains, which takes seconds to import
 

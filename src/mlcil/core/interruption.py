@@ -7,6 +7,7 @@ This module imports next to nothing, so that the handler is in place before anyt
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ def install() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
+    atexit.register(_ignore)  # else Python restores the defaults while it tears itself down
 
 
 def explain_with(explain: Callable[[], str]) -> None:
@@ -58,8 +60,7 @@ def is_first_process() -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)
+    _ignore()
     for process in _followers:
         with suppress(OSError):
             os.kill(process.pid, signal.SIGKILL)  # they may be waiting for this process
@@ -69,6 +70,11 @@ def _end(number: int, frame: FrameType | None) -> None:
     with suppress(Exception):
         sys.__stdout__.flush()  # type: ignore[union-attr]
     os._exit(128 + number)
+
+
+def _ignore() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _print_line() -> None:

@@ -30,6 +30,18 @@ def check_run(settings: RunSettings, is_local: bool = True) -> None:
     weight_file(settings.weights)
 
 
+def check_weights(settings: RunSettings) -> None:
+    """Check that pretrained weights that have to be fetched can be; imports torch.
+
+    Raises:
+        UserError: they cannot.
+    """
+    if settings.weights is not None and weight_file(settings.weights) is None:
+        from ..models.weights import check_fetchable
+
+        check_fetchable(settings.backbone, settings.weights)
+
+
 def check_classes(settings: RunSettings, say: Say) -> DataSet:
     """Read the list of a data set, check that it has the classes of the protocol, and return it.
 
@@ -65,12 +77,21 @@ def check_grid(runs: Mapping[str, RunSettings], is_local: bool, say: Say) -> Non
     checked = set()
     for name, settings in runs.items():
         data = settings.data, settings.images
-        shared = (*data, settings.protocol, settings.order, settings.weights, settings.accelerator, settings.devices)
+        shared = (
+            *data,
+            settings.protocol,
+            settings.order,
+            settings.backbone,
+            settings.weights,
+            settings.accelerator,
+            settings.devices,
+        )
         if shared in checked:
             continue
         checked.add(shared)
         try:
             check_run(settings, is_local)
+            check_weights(settings)
             if data in lists:
                 session_classes(lists[data], settings.protocol, settings.order)
             else:

@@ -59,6 +59,33 @@ def _load_tag(backbone: Backbone, tag: str) -> None:
     _fill(backbone, source.state_dict(), tag)
 
 
+def check_fetchable(backbone: str, tag: str) -> None:
+    """Check that timm's weights of this tag are in a cache of downloads or that the hub can be reached.
+
+    Raises:
+        UserError: they are not, and it cannot.
+    """
+    import timm
+    from huggingface_hub import try_to_load_from_cache
+
+    name = backbone if tag == "pretrained" else f"{backbone.split('.')[0]}.{tag}"
+    known = timm.get_pretrained_cfg(name) if timm.is_model_pretrained(name) else None
+    if known is None or not known.hf_hub_id:
+        return  # a mistake, or a file of somebody else's
+    files = known.hf_hub_filename, "model.safetensors", "pytorch_model.bin"
+    is_cached = any(isinstance(try_to_load_from_cache(known.hf_hub_id, file), str) for file in files if file)
+    older = Path(torch.hub.get_dir(), "checkpoints", Path(str(known.url)).name)
+    if not (is_cached or older.is_file() or _hub_answers()):
+        raise UserError(_unreachable(name))
+
+
+def _unreachable(name: str) -> str:
+    return (
+        f"cannot fetch the weights of {name}: they are not in the cache, and the Hugging Face Hub cannot be reached. "
+        "Give a local file by --weights"
+    )
+
+
 def _fetch(name: str) -> Any:
     """A timm model with its pretrained weights, from the network or, without one, from the cache of downloads."""
     import timm
@@ -70,9 +97,9 @@ def _fetch(name: str) -> Any:
     try:
         return timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # the hub client raises a dozen unrelated types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if not answers:
-            reason = "they are not in the cache, and the Hugging Face Hub cannot be reached."
+            raise UserError(_unreachable(name)) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"cannot fetch the weights of {name}: {reason} Give a local file by --weights") from error
     finally:
         constants.HF_HUB_OFFLINE = was_offline
