@@ -121,7 +121,7 @@ def test_what_is_checked_early_needs_no_torch() -> None:
     [
         (["--protocol", "red|pink"], "unknown class in the protocol: 'pink'"),
         (["--order", "red,green"], "blue"),
-        (["--epochs", "none"], "epochs needs a value"),
+        (["--epochs", "none"], "epochs: got 'none', expected a whole number"),
         (["--data", "table:nowhere.csv"], "nowhere.csv"),
         (["--weights", "nowhere.pth"], "weight file nowhere.pth does not exist"),
     ],
@@ -138,7 +138,7 @@ def test_a_mistake_is_found_before_torch_is_imported(photographs: Path, argument
 def test_run_without_arguments_shows_its_help(mlcil) -> None:  # type: ignore[no-untyped-def]
     code, out, error = mlcil("run")
     assert code in (0, 2)
-    assert "Usage: mlcil run [OPTIONS] [FILE]" in out + error
+    assert "run [OPTIONS] [FILE]" in out + error
     assert not Path("runs").exists()
 
 

@@ -34,14 +34,16 @@ def test_a_pass_over_images_prints_a_line_every_ten_seconds(clock):
     ]
 
 
-def test_a_quick_pass_prints_nothing(clock):
+def test_quick_passes_print_nothing_until_they_add_up(clock):
     output = io.StringIO()
-    show = Reporter(Console(file=output, width=100), []).images("scoring test images")
-    clock.now += 4
-    show(10, 20)
-    clock.now += 4
-    show(20, 20)
-    assert output.getvalue() == ""
+    reporter = Reporter(Console(file=output, width=100), [])
+    for _ in range(2):
+        show = reporter.images("scoring test images")
+        clock.now += 2
+        show(10, 20)
+        clock.now += 2
+        show(20, 20)
+    assert output.getvalue() == "  scoring test images: 10/20, 5 images/s, 2 s left\n"
 
 
 def test_in_a_terminal_a_pass_has_a_bar_also_beside_that_of_a_session():

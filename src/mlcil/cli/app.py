@@ -239,6 +239,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("runs/demo"),
 ) -> None:
     """See forgetting and its cure on handwritten digits: three runs and a page, in two to three minutes."""
+    explain_with(lambda: "interrupted; the same command goes on from there")
     from .demo import run_demo
 
     run_demo(out, _console())

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,10 +113,13 @@ class RayEngine:
         # Runs exchange no objects, so the smallest object store that Ray allows, about 80 MB, is enough.
         ours = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": 100_000_000}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sharing statistics is the user's choice
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             self.ray.init(log_to_driver=False, logging_level=logging.ERROR, **(ours if is_ours else {}))
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there, which takes long
         self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def start(self, work: Work, slot: int) -> RayRun:

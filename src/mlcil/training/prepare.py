@@ -23,7 +23,7 @@ from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
-from ..data.sources import load, resolve
+from ..data.sources import read, resolve
 from ..memory.buffer import Budget
 from ..methods.base import Method, Task
 from ..methods.registry import method_class
@@ -63,7 +63,10 @@ def prepare_data(
         change: what to make of the protocol before anything uses it; for tests of methods.
         found: what `read` has found, if the data set has been read already.
     """
-    data = load(settings.data, settings.images) if found is None else resolve(found, Contents())
+    if found is None:
+        say(f"reading {settings.data}")
+        found = read(settings.data, settings.images)
+    data = resolve(found, Contents())
     train, test = (_open(images, settings, say) for images in (data.train, data.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
