@@ -19,13 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.config import option
-from .core.errors import UserError
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from . import testing
+    from .core.config import option
+    from .core.errors import UserError
     from .evaluation.results import RunResult
     from .experiments.presets import Preset
     from .methods.base import Method, MethodConfig
@@ -56,11 +55,14 @@ __all__ = [
     "testing",
 ]
 
-# Imported on first use, since they need torch. `methods` is a package that can be called; see its own file.
+# Imported on first use: most need torch, and the command line starts with this file. `methods` is a package that can
+# be called; see its own file.
 _LAZY = {
     "Method": "methods.base",
     "MethodConfig": "methods.base",
     "Rehearsal": "methods.rehearsal",
+    "UserError": "core.errors",
+    "option": "core.config",
     "register": "methods.registry",
 }
 _MODULES = ("methods", "testing")

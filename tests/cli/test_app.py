@@ -34,6 +34,7 @@ TINY = [
 def call(*arguments: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
     """Run `mlcil` in this process as the console script would."""
     monkeypatch.setattr(sys, "argv", ["mlcil", *arguments])
+    monkeypatch.setattr(cli, "install", lambda: None)  # Ctrl-C is for the tests here
     with pytest.raises(SystemExit) as ended:
         cli.main()
     captured = capsys.readouterr()
@@ -105,6 +106,51 @@ def test_help_and_version_are_quick_and_import_no_torch() -> None:
     assert CliRunner().invoke(cli.app, ["--version"]).stdout.startswith("mlcil 0.")
 
 
+def test_what_is_checked_early_needs_no_torch() -> None:
+    code = (
+        "import sys, mlcil.data.sources, mlcil.data.protocol, mlcil.training.config, mlcil.cli.app, mlcil.cli.run\n"
+        "heavy = {'torch', 'timm', 'torchvision', 'sklearn', 'lightning_fabric'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--protocol", "red|pink"], "unknown class in the protocol: 'pink'"),
+        (["--order", "red,green"], "blue"),
+        (["--epochs", "none"], "epochs: got 'none', expected a whole number"),
+        (["--data", "table:nowhere.csv"], "nowhere.csv"),
+        (["--weights", "nowhere.pth"], "weight file nowhere.pth does not exist"),
+    ],
+)
+def test_a_mistake_is_found_before_torch_is_imported(photographs: Path, arguments: list[str], says: str) -> None:
+    command = ["run", "--data", f"table:{photographs}", *arguments]
+    code = f"import sys; sys.modules['torch'] = None; sys.argv = {['mlcil', *command]}\n"
+    code += "from mlcil.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert says in one_line(done.stderr)
+
+
+def test_run_without_arguments_shows_its_help(mlcil) -> None:  # type: ignore[no-untyped-def]
+    code, out, error = mlcil("run")
+    assert code in (0, 2)
+    assert "run [OPTIONS] [FILE]" in out + error
+    assert not Path("runs").exists()
+
+
+def test_a_grid_with_a_mistake_starts_nothing(mlcil, photographs: Path) -> None:  # type: ignore[no-untyped-def]
+    table = ["--data", f"table:{photographs}", "--out", "grid"]
+    code, out, error = mlcil("grid", "--methods", "ft,krt", "--protocols", "red|green;red|pink", *table)
+    assert code == 2
+    assert "run red-pink/ft/seed-0: unknown class in the protocol: 'pink'" in one_line(error)
+    assert out.count("reading table:") == 1
+    assert not Path("grid").exists()
+
+
 def test_run_show_and_continue(mlcil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     code, out, _ = mlcil("run", "--method", "ft", *TINY, "--out", "a")
     assert code == 0
@@ -172,7 +218,7 @@ class FailingEngine:
 
 def test_a_grid_says_what_failed(mlcil, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("mlcil.experiments.grid.make_engine", lambda *given: FailingEngine())
-    code, out, _ = mlcil("grid", "--methods", "ft", "--data", "coco:nowhere", "--out", "grid")
+    code, out, _ = mlcil("grid", "--methods", "ft", "--data", "digits:train=40,test=30,size=16", "--out", "grid")
     assert code == 1
     assert "nowhere" in out
     assert "1 of 1 runs failed" in out
@@ -226,6 +272,7 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
         (["run", *TINY, "--protocol", "0,1|cat"], "'cat'"),
         (["run", *TINY, "--backbone", "resnet19"], "unknown backbone 'resnet19'"),
         (["run", *TINY, "--weights", "none.safetensors"], "none.safetensors does not exist"),
+        (["run", *TINY, "--set", "accelerator=mps"], "accelerator: got 'mps', but PyTorch finds none here"),
         (["run", *TINY, "--buffer", "many"], "buffer: got 'many'"),
         (["run", *TINY, "--method", "ft", "--buffer", "5"], "method ft keeps no exemplars"),
         (["run", *TINY, "--set", "width=10", "--set", "heads=4"], "width 10 is not a multiple of heads 4"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import UserError
+from ..core.interruption import explain_with, install, is_first_process
 from .options import with_settings
 
 if TYPE_CHECKING:
@@ -27,23 +28,16 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line, a bug keeps its traceback."""
+    install()
     try:
         app()
     except UserError as error:
         _print_error(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        _print_error("interrupted; the same command continues the run")
-        sys.exit(130)
-
-
-def _is_first_process() -> bool:
-    """Of the processes of one run, only the first prints."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def _print_error(text: str) -> None:
-    if _is_first_process():
+    if is_first_process():
         print(f"mlcil: {text}", file=sys.stderr)
 
 
@@ -64,14 +58,16 @@ def _print_version(is_wanted: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand not in ("run", "grid"):  # these say more
+        explain_with(lambda: "interrupted")
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 @with_settings()
 def run(
     config: Annotated[
@@ -83,17 +79,27 @@ def run(
     changes: dict[str, str],
 ) -> None:
     """Run an experiment, or continue one: the same command with the same --out resumes where it stopped."""
-    from ..experiments.plan import default_folder, run_config
-    from ..reports.table import to_terminal
-    from ..reports.tables import session_table
-    from ..training.run import run as train
+    from .run import run_experiment
 
-    made = run_config(changes, config, preset)
-    out, console = out or default_folder(made.settings), _console()
-    results = train(made, out, console)
-    if _is_first_process():
-        console.print(to_terminal(session_table(results)))
-        console.print(f"results: {out / 'results.json'}", soft_wrap=True, highlight=False)
+    run_experiment(changes, config, preset, out, _console())
+
+
+@app.command()
+def check(
+    data: Annotated[str, typer.Argument(help="Data set, such as labels.csv, a folder of photos, or coco:PATH.")],
+    protocol: Annotated[
+        str | None, typer.Option(help="Classes of each session, as for `mlcil run`: say what each would see.")
+    ] = None,
+    order: Annotated[str | None, typer.Option(help="Class order, as for `mlcil run`.")] = None,
+    images: Annotated[str | None, typer.Option(help="Folder to which the image paths in a table are relative.")] = None,
+    negatives: Annotated[str, typer.Option(help="auto, none or labelled, as for `mlcil run`.")] = "auto",
+    decode: Annotated[bool, typer.Option(help="Decode every image, and not only look at its header.")] = False,
+) -> None:
+    """Say what a data set holds, what a protocol would make of it, and what to fix first."""
+    from .check import check_data
+
+    if not check_data(data, images, protocol, order, negatives, decode, _console()):
+        sys.exit(1)
 
 
 @app.command()
@@ -251,6 +257,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("runs/demo"),
 ) -> None:
     """See forgetting and its cure on handwritten digits: three runs and a page, in two to three minutes."""
+    explain_with(lambda: "interrupted; the same command goes on from there")
     from .demo import run_demo
 
     run_demo(out, _console())

@@ -5,21 +5,54 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..data.contents import FileFacts
+from ..core.progress import progress_line
+from ..data.contents import Contents, FileFacts
 from ..data.decoding import BadImage, decode
 from ..data.images import PRESENT, Finding, Level
+from ..data.pixels import default_cache
 from ..data.protocol import Protocol, Session
-from ..data.review import Review, count_labels, listed
+from ..data.review import Review, count_labels, listed, review
 
 CLASSES_SHOWN = 100
 HEADINGS = {Level.FIX_FIRST: "fix first", Level.LOOK: "look at", Level.NOTE: "good to know"}
 ANY_SIZE = 32  # pixels; to see whether an image can be decoded, a small copy will do
+
+
+def check_data(
+    spec: str,
+    images: str | None,
+    protocol: str | None,
+    order: str | None,
+    negatives: str,
+    decode: bool,
+    console: Console,
+) -> bool:
+    """Print what there is to know about a data set; returns whether nothing has to be fixed first.
+
+    Arguments:
+        decode: decode every image, and not only look at its header.
+
+    Raises:
+        UserError: the data set cannot be read, or the protocol does not fit it.
+    """
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    say(f"reading {spec}")
+    contents = Contents(default_cache() / "files.sqlite", on_progress=progress_line(say, "looking into image files"))
+    found = review(spec, contents, images, protocol, order, negatives)
+    if decode:
+        found = replace(found, findings=tuple(sorted((*found.findings, *decode_all(found)))))
+    show_review(found, console)
+    return not any(level == Level.FIX_FIRST for level, _ in found.findings)
 
 
 def show_review(review: Review, console: Console) -> None:
@@ -74,8 +107,9 @@ def _formats(files: list[FileFacts]) -> str:
 def _sizes(files: list[FileFacts]) -> str:
     by_area = sorted(files, key=lambda one: one.width * one.height)
     least, most = (f"{one.width} x {one.height}" for one in (by_area[0], by_area[-1]))
-    side = median(max(one.width, one.height) for one in files)
-    return f"{least} to {most} pixels, the longer side {side:.0f} in the middle"
+    if least == most:
+        return f"all {least} pixels"
+    return f"{least} to {most} pixels, {median(max(one.width, one.height) for one in files):.0f} on the longer side (median)"
 
 
 def _class_table(review: Review) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +12,8 @@ from rich.console import Console
 from ..core.errors import UserError
 from ..experiments.grid import Grid, GridRun
 from ..experiments.plan import file_runs, method_runs, preset_runs
-from ..experiments.presets import find_preset
-from ..experiments.presets import preset_group as rows_of_group
 from .grid_view import grid_view
+from .interrupted import explain_grid
 
 
 def requested_runs(
@@ -40,6 +38,9 @@ def requested_runs(
     numbers = _seeds(seeds)
     if file is not None:
         return file_runs(file, numbers, changes)
+    from ..experiments.presets import find_preset
+    from ..experiments.presets import preset_group as rows_of_group
+
     if preset_group is not None:
         return preset_runs(rows_of_group(preset_group), numbers, changes)
     if presets is not None:
@@ -53,7 +54,8 @@ def run_grid(
 ) -> bool:
     """Run a grid, print its table and write its report; returns whether every run succeeded."""
     grid = Grid(runs, out, jobs, shares_bases, shlex.join(["mlcil", *sys.argv[1:]]))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it stops the runs as Ctrl-C does
+    explain_grid(grid)
+    grid.check(engine, lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
     with grid_view(grid, console) as watch:
         grid.execute(engine, watch)
     failed = grid.of_status("failed")

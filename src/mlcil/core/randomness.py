@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-import torch
 
 
 class Stream(IntEnum):
@@ -46,4 +45,6 @@ def derive_seed(stream: Stream, seed: int, session: int = 0, epoch: int = 0, ste
 
 def generator_from_torch() -> np.random.Generator:
     """A numpy generator seeded by torch's global one, for random choices where only that one is seeded."""
+    import torch  # here: readers of data need the streams and start without torch
+
     return np.random.default_rng(int(torch.randint(2**62, ()).item()))

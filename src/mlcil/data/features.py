@@ -18,13 +18,13 @@ from torch import Tensor
 from ..core.cache import DiskCache, NoRoomError, Shelf
 from ..core.cached_rows import CachedRows, open_rows
 from ..core.errors import UserError
+from ..core.progress import progress_line
 from .augmentation import augment, make_augmentation
 from .loading import Batch, PixelFeed, Preparation, sample_seeds
 from .pixels import DECODING, PixelStore
 
 FORMAT = 4  # part of every name in the cache: raise it when a stored value changes
 TOGETHER = 32  # images computed at once, always as many: how sums are rounded depends on it
-SAY_EVERY = 1280  # images
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,7 @@ class KeptStem:
         """
         source = _Features(self, pixels, views)
         shelf = Shelf(self._shelf_name(views), (views.count, *self.output_shape()), "float16")
-
-        def progress(done: int, count: int) -> None:
-            if done % SAY_EVERY == 0 or done == count:
-                say(f"frozen stages: {done}/{count} images")
-
+        progress = progress_line(say, "computing what the frozen part makes of images")
         try:
             return FeatureFeed(open_rows(cache, shelf, source, pixels.missing, progress), self.device)
         except NoRoomError as reason:

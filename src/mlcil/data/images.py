@@ -89,3 +89,8 @@ class DataSet(NamedTuple):
     train: LabelledImages
     test: LabelledImages
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in column order."""
+        return self.train.classes

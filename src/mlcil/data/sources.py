@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import UserError, unknown_name
 from .coco import read_coco
 from .contents import Contents
-from .digits import read_digits
+from .digits import CLASSES, read_digits
 from .folder import WILDCARDS, read_folder
 from .images import DataSet
 from .label_names import SEPARATORS
@@ -36,6 +36,7 @@ class Source:
         options: what each option means, by name.
         read: the function that reads it.
         negatives: whether an image without labels has been looked at and shows none of the classes.
+        classes: where they are the same in every data set of the kind.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Source:
     options: Mapping[str, str]
     read: Callable[..., Found]
     negatives: bool = False
+    classes: tuple[str, ...] = ()
 
     @property
     def has_path(self) -> bool:
@@ -116,6 +118,7 @@ SOURCES = {
                 "seed": "another seed gives other canvases (default: 0)",
             },
             read_digits,
+            classes=CLASSES,
         ),
     )
 }

@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,10 +113,13 @@ class RayEngine:
         # Runs exchange no objects, so the smallest object store that Ray allows, about 80 MB, is enough.
         ours = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": 100_000_000}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sharing statistics is the user's choice
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             self.ray.init(log_to_driver=False, logging_level=logging.ERROR, **(ours if is_ours else {}))
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there, which takes long
         self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def start(self, work: Work, slot: int) -> RayRun:
@@ -163,7 +169,7 @@ def visible_gpus(slot: int, devices: int, gpus: int) -> dict[str, str]:
 def _start(work: Work, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     work.log.parent.mkdir(parents=True, exist_ok=True)
     threads = {"OMP_NUM_THREADS": str(max(1, work.processors // work.devices))}
-    with work.log.open("ab") as log:
+    with work.log.open("ab") as log, _interrupts_held_back():
         return subprocess.Popen(
             [sys.executable, "-m", "mlcil.experiments.child", str(work.config), str(work.out)],
             stdin=subprocess.PIPE,
@@ -171,6 +177,16 @@ def _start(work: Work, environment: dict[str, str]) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env={**os.environ, **threads, "PYTHONUNBUFFERED": "1", **environment},
         )
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process started here never gets Ctrl-C, which the terminal sends to all: it ends when the grid does."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:

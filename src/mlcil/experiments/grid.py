@@ -15,6 +15,7 @@ from ..core.errors import UserError
 from ..core.files import read_json, write_json, write_text
 from ..core.locks import file_lock
 from ..training.config import RunConfig, read_config
+from .checks import Say, check_grid
 from .engines import Engine, Running, Work, make_engine
 
 GRID_FILE = "grid.json"
@@ -88,6 +89,15 @@ class Grid:
         for one in self.progress:
             one.status = "waiting" if one.last_map is None else "done"
         self.began = time.monotonic()
+
+    def check(self, engine: str = "local", say: Say = lambda text: None) -> None:
+        """Check what the runs that are not done yet share, so that a mistake is found before the first one starts.
+
+        Raises:
+            UserError: something is wrong with a run, which the message names.
+        """
+        waiting = {one.run.name: one.run.config.settings for one in self.of_status("waiting")}
+        check_grid(waiting, engine == "local", say)  # a cluster has its own hardware
 
     def execute(self, engine: str = "local", watch: Watch = lambda progress: None) -> None:
         """Run everything that is not done yet.

@@ -1,17 +1,22 @@
-"""What to run: one experiment, or a grid of published rows, of methods by protocols, or of what a file lists."""
+"""What to run: one experiment, or a grid of published rows, of methods by protocols, or of what a file lists.
+
+Methods and presets need torch, so they are imported by the functions that use them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.config import option_names
+from ..core.config import build, option_names
 from ..core.errors import UserError, unknown_name
-from ..methods.registry import method_class
+from ..data.sources import kind_of
 from ..training.config import RunConfig, RunSettings, make_config, read_config
 from .grid import GridRun
-from .presets import Preset, find_preset, preset_values
+
+if TYPE_CHECKING:
+    from .presets import Preset
 
 _SETTINGS = option_names(RunSettings)
 
@@ -27,24 +32,47 @@ def run_config(changes: Mapping[str, object], file: Path | None = None, preset: 
     Raises:
         UserError: there are both a file and a preset, or something in them or in `changes` is wrong.
     """
+    values, where = _named_values(changes, file, preset)
+    return make_config(values, changes, where)
+
+
+def early_settings(changes: Mapping[str, object], file: Path | None = None, preset: str | None = None) -> RunSettings:
+    """The settings of one run, checked, before its method is imported; arguments as for `run_config`.
+
+    The method may still have defaults of its own for some of them, but not for the data, the classes or the hardware.
+
+    Raises:
+        UserError: as for `run_config`, except for mistakes in the method and its options.
+    """
+    values, where = _named_values(changes, file, preset)
+    merged = {**values, **changes}
+    return build(RunSettings, {key: value for key, value in merged.items() if key in _SETTINGS}, where)
+
+
+def _named_values(changes: Mapping[str, object], file: Path | None, preset: str | None) -> tuple[dict[str, Any], str]:
+    """The settings of a file or a preset, and what an error calls them."""
     if file is not None and preset is not None:
         raise UserError(f"got both the file {file} and the preset {preset!r}, expected one of them")
     if preset is not None:
-        return make_config(preset_values(find_preset(preset), changes.get("data")), changes, f"preset {preset}")
-    return make_config({}, changes) if file is None else make_config(read_config(file), changes, str(file))
+        from .presets import find_preset, preset_values
+
+        return preset_values(find_preset(preset), changes.get("data")), f"preset {preset}"
+    return ({}, "settings") if file is None else (read_config(file), str(file))
 
 
 def default_folder(settings: RunSettings) -> Path:
     """The folder of a run for which none was named."""
     if settings.preset is not None:
         return Path("runs") / f"{settings.preset}-seed{settings.seed}"
-    kind = settings.data.partition(":")[0]
+    kind = kind_of(settings.data)
     protocol = "".join(letter if letter.isalnum() or letter == "-" else "_" for letter in settings.protocol)[:40]
     return Path("runs") / f"{settings.method}-{kind}-{protocol}-seed{settings.seed}"
 
 
 def preset_runs(presets: Sequence[Preset], seeds: Sequence[int], changes: Mapping[str, object]) -> list[GridRun]:
     """The runs of published rows, in folders named like the presets; `changes` must have the data set."""
+    from .presets import preset_values
+
     return _with_seeds({one.name: preset_values(one, changes.get("data")) for one in presets}, seeds, changes)
 
 
@@ -106,6 +134,8 @@ def _with_seeds(
 
 def _config(name: str, values: Mapping[str, Any], changes: Mapping[str, object]) -> RunConfig:
     """The configuration of one run; an option in `changes` is ignored if the method does not have it."""
+    from ..methods.registry import method_class
+
     method = method_class(str(changes.get("method", values.get("method", RunSettings().method))))
     mine = {key: value for key, value in changes.items() if key in _SETTINGS or key in option_names(method.Config)}
     return make_config(values, mine, name)

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from .backbone import SMALL, Backbone
+from .weight_files import weight_file
 
 _HEAD_WORDS = ("head", "fc", "classifier", "decoder")
+_HUB_SECONDS = 10.0  # to wait for the hub's first answer, as its own client does
 
 
 def load_weights(backbone: Backbone, weights: str | None, class_counts: Collection[int]) -> Path | None:
@@ -30,8 +32,8 @@ def load_weights(backbone: Backbone, weights: str | None, class_counts: Collecti
     """
     if weights is None:
         return None
-    file = Path(weights).expanduser()
-    if file.suffix in {".safetensors", ".pth", ".pt", ".bin"} or file.is_file():
+    file = weight_file(weights)
+    if file is not None:
         tensors = _read(file)
         _refuse_leak(tensors, file, class_counts)
         _fill(backbone, tensors, str(file))
@@ -51,20 +53,72 @@ def _load_tag(backbone: Backbone, tag: str) -> None:
             f"weights {tag!r} for {backbone.name}: neither a file nor a timm tag. "
             f"Allowed: {', '.join(['a .safetensors or .pth file', 'none', *known])}"
         )
-    name = backbone.name if tag == "pretrained" else f"{plain}.{tag}"
-    try:
-        source = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:  # the hub client raises a dozen unrelated types
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot fetch the weights of {name}: {reason} Give a local file by --weights") from error
+    source = _fetch(backbone.name if tag == "pretrained" else f"{plain}.{tag}")
     configuration: Any = source.pretrained_cfg  # tags of one architecture may differ in normalisation
     backbone.mean, backbone.std = tuple(configuration["mean"]), tuple(configuration["std"])
-    _fill(backbone, source.state_dict(), name)
+    _fill(backbone, source.state_dict(), tag)
+
+
+def check_fetchable(backbone: str, tag: str) -> None:
+    """Check that timm's weights of this tag are in a cache of downloads or that the hub can be reached.
+
+    Raises:
+        UserError: they are not, and it cannot.
+    """
+    import timm
+    from huggingface_hub import try_to_load_from_cache
+
+    name = backbone if tag == "pretrained" else f"{backbone.split('.')[0]}.{tag}"
+    known = timm.get_pretrained_cfg(name) if timm.is_model_pretrained(name) else None
+    if known is None or not known.hf_hub_id:
+        return  # a mistake, or a file of somebody else's
+    files = known.hf_hub_filename, "model.safetensors", "pytorch_model.bin"
+    is_cached = any(isinstance(try_to_load_from_cache(known.hf_hub_id, file), str) for file in files if file)
+    older = Path(torch.hub.get_dir(), "checkpoints", Path(str(known.url)).name)
+    if not (is_cached or older.is_file() or _hub_answers()):
+        raise UserError(_unreachable(name))
+
+
+def _unreachable(name: str) -> str:
+    return (
+        f"cannot fetch the weights of {name}: they are not in the cache, and the Hugging Face Hub cannot be reached. "
+        "Give a local file by --weights"
+    )
+
+
+def _fetch(name: str) -> Any:
+    """A timm model with its pretrained weights, from the network or, without one, from the cache of downloads."""
+    import timm
+    from huggingface_hub import constants
+
+    answers, was_offline = _hub_answers(), constants.HF_HUB_OFFLINE
+    # Without a network the client would repeat every request for half a minute before it looks into its cache.
+    constants.HF_HUB_OFFLINE = was_offline or not answers
+    try:
+        return timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        if not answers:
+            raise UserError(_unreachable(name)) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot fetch the weights of {name}: {reason} Give a local file by --weights") from error
+    finally:
+        constants.HF_HUB_OFFLINE = was_offline
+
+
+def _hub_answers() -> bool:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        get_hf_file_metadata(hf_hub_url("timm/resnet18.a1_in1k", "config.json"), timeout=_HUB_SECONDS)
+    except HfHubHTTPError:
+        return True  # a refusal is an answer
+    except Exception:  # without a network, or where it is forbidden, a dozen unrelated types
+        return False
+    return True
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    if not file.is_file():
-        raise UserError(f"weight file {file} does not exist")
     try:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.files import PARTIAL, read_json, write_atomically, write_json, write_text
@@ -24,6 +23,9 @@ from ..evaluation.results import RunResult, write_results
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from .config import RunConfig, read_config
 from .data_record import DataRecord, read_record
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Once = Callable[[Callable[[], None]], None]
 """Calls a function in one of the processes of a run; a `UserError` there is raised in all of them."""

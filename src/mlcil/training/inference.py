@@ -16,6 +16,9 @@ from ..data.features import Feed
 from ..data.loading import Batch, shard
 from ..methods.base import TrainingSet
 
+Show = Callable[[int, int], None]
+"""Shows how many images of how many are done."""
+
 
 def on_first(fabric: Fabric, function: Callable[[], None]) -> None:
     """Let the first process do something; if it fails by a user's mistake, all of them do.
@@ -40,6 +43,7 @@ def infer(
     fabric: Fabric,
     loader: Feed,
     batch_size: int,
+    show: Show = lambda done, total: None,
 ) -> NDArray[np.float32]:
     """Compute `function` on images, each exactly once.
 
@@ -47,6 +51,7 @@ def infer(
         function: (B, 3, H, W) -> (B, ...).
         rows: int64 (n,), rows of the loader's store.
         model: put into evaluation mode meanwhile.
+        show: called after each batch.
 
     Returns:
         float32 (n, ...), in the order of `rows`, the same in every process.
@@ -63,19 +68,33 @@ def infer(
             values.append(function(batch.images.to(fabric.device)).float())
             if len(values) > 1:  # one behind, so that the device is never without work
                 values[-2] = values[-2].cpu()
+            show(min(len(values) * batch_size * fabric.world_size, len(rows)), len(rows))
     model.train(was_training)
     return _gather([one.cpu() for one in values], len(rows), fabric)
 
 
 class TrainingInference:
-    """Computing on training images for a method; see `methods.base.Inference`."""
+    """Computing on training images for a method; see `methods.base.Inference`.
 
-    def __init__(self, model: nn.Module, fabric: Fabric, loader: Feed, batch_size: int) -> None:
+    Arguments:
+        show: from what is done in words to what shows how far it is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        fabric: Fabric,
+        loader: Feed,
+        batch_size: int,
+        show: Callable[[str], Show] = lambda what: lambda done, total: None,
+    ) -> None:
         self.model, self.fabric, self.loader, self.batch_size = model, fabric, loader, batch_size
+        self._show = show
 
     def __call__(self, function: Callable[[Tensor], Tensor], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The values of a function of images (B, 3, H, W) -> (B, ...) on rows (n,), (n, ...)."""
-        return infer(function, rows, self.model, self.fabric, self.loader, self.batch_size)
+        show = self._show("going over training images")
+        return infer(function, rows, self.model, self.fabric, self.loader, self.batch_size, show)
 
     def total(self, function: Callable[[Batch], Tensor], chosen: TrainingSet) -> Tensor:
         """The sum over batches, of all processes, of a function of a batch that may use gradients."""
@@ -86,8 +105,10 @@ class TrainingInference:
         # A process without images takes one and does not count it: it has to know the shape.
         weight, parts = (1.0, parts) if parts else (0.0, [np.zeros(1, np.int64)])
         total: Any = 0.0
-        for batch in self.loader.batches(parts, chosen.indices, chosen.labels, None):
+        show = self._show("going over training images")
+        for number, batch in enumerate(self.loader.batches(parts, chosen.indices, chosen.labels, None), start=1):
             total = total + weight * function(batch.to(self.fabric.device)).detach()
+            show(min(number * self.batch_size, len(places)), len(places))
         self.model.train(was_training)
         return self.fabric.all_reduce(total, reduce_op="sum")  # type: ignore[return-value]
 

@@ -76,7 +76,7 @@ class Learner:
     ) -> None:
         self.method, self.settings, self.fabric, self.feed = method, settings, fabric, feed
         self.folder, self.reporter, self.data = folder, reporter, data
-        self.infer = TrainingInference(method.tagger, fabric, feed, settings.batch_size)
+        self.infer = TrainingInference(method.tagger, fabric, feed, settings.batch_size, reporter.images)
         is_writer = settings.tensorboard and fabric.global_rank == 0
         self.scalars = ScalarLog(folder.path if is_writer else None)
         self._base: str | None = None  # the name of the first session among shared ones

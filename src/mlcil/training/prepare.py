@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from ..core.cache import DiskCache
 from ..core.errors import UserError
+from ..core.progress import progress_line
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.contents import Contents, fingerprinted
@@ -33,7 +33,6 @@ from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
 
 Say = Callable[[str], None]
-PROGRESS_SECONDS = 5.0  # between two lines about a long task
 
 
 class Data(NamedTuple):
@@ -70,7 +69,10 @@ def prepare_data(
         arrange: puts the images into the order in which a run knows them.
     """
     contents = open_contents(settings, say)
-    data = resolve(read(settings.data, settings.images) if found is None else found, contents)
+    if found is None:
+        say(f"reading {settings.data}")
+        found = read(settings.data, settings.images)
+    data = resolve(found, contents)
     whole = arrange(DataSet(fingerprinted(data.train, contents), fingerprinted(data.test, contents), data.findings))
     train, test = (_open(images, settings, contents, say) for images in (whole.train, whole.test))
     bad = [*train.bad.values(), *test.bad.values()]
@@ -121,7 +123,7 @@ def open_contents(settings: RunSettings, say: Say) -> Contents:
     """What looks into image files, and remembers what it found beside the cache."""
     cache = open_cache(settings)
     index = None if cache is None else cache.folder / "files.sqlite"
-    return Contents(index, settings.megapixels, on_progress=_progress(say, "looking into image files"))
+    return Contents(index, settings.megapixels, on_progress=progress_line(say, "looking into image files"))
 
 
 def open_cache(settings: RunSettings) -> DiskCache | None:
@@ -172,21 +174,8 @@ def _make_kept_feeds(
     )
 
 
-def _progress(say: Say, what: str) -> Callable[[int, int], None]:
-    """Says how far a long task is, every few seconds; a short one passes in silence."""
-    shown = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown
-        if time.monotonic() - shown > PROGRESS_SECONDS:
-            shown = time.monotonic()
-            say(f"{what}: {done}/{total}")
-
-    return progress
-
-
 def _open(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> OpenedPixels:
-    progress = _progress(say, f"decoding {images.split} images")
+    progress = progress_line(say, f"decoding {images.split} images")
     cache = open_cache(settings)
     opened = open_pixels(images, settings.image_size, cache=cache, contents=contents, on_progress=progress)
     if opened.note:

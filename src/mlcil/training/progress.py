@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +13,8 @@ from rich.text import Text
 from ..data.images import Finding, Level
 from ..evaluation.results import SessionResult
 
-PLAIN_SECONDS = 30.0  # between plain lines within an epoch
+PLAIN_SECONDS = 10.0  # between plain lines
+FIRST_SECONDS = 5.0  # before the first plain line of a pass over images
 
 
 class Reporter:
@@ -28,11 +29,13 @@ class Reporter:
         self.console, self.work = console, list(work)
         self._bar: Progress | None = None
         self._task: Any = None
-        self._session, self._done_at_start, self._began, self._printed = 0, 0.0, 0.0, 0.0
+        self._session, self._done_at_start, self._began = 0, 0.0, 0.0
+        self._said = time.monotonic()
         self._losses = ""
 
     def say(self, text: str) -> None:
         """Print a line."""
+        self._said = time.monotonic()
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def findings(self, findings: Sequence[Finding]) -> None:
@@ -47,36 +50,44 @@ class Reporter:
         """A session's training begins, or goes on where a part `done` of it is behind."""
         self.work[number - 1] = images * epochs
         self._session, self._done_at_start, self._losses = number, done, ""
-        self._began = self._printed = time.monotonic()
+        self._began = time.monotonic()
         names = ", ".join(new_classes[:6]) + (f" and {len(new_classes) - 6} more" if len(new_classes) > 6 else "")
         self.say(f"session {number}/{len(self.work)}: {names}; {images} images")
         if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-                console=self.console,
-                transient=True,
-            )
+            self._bar = self._bar or self._make_bar()
             self._task = self._bar.add_task(f"session {number}", total=100, completed=round(100 * done), text="")
-            self._bar.start()
 
     def step(self, epoch: int, done: float) -> None:
         """A part `done` of the session's training is behind."""
-        now = time.monotonic()
         if self._bar is not None:
             text = f"epoch {epoch + 1} {self._losses} {self._rate(done)}"
             self._bar.update(self._task, completed=100 * done, text=text)
-        elif now - self._printed >= PLAIN_SECONDS:
-            self._printed = now
+        elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self.say(f"  epoch {epoch + 1}, {done:.0%} of the session, {self._rate(done)}")
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """An epoch is done."""
         self._losses = ", ".join(f"{name} {value:.4f}" for name, value in record["losses"].items())
         rate = self._rate(record["epoch"] / epochs)
-        self._printed = time.monotonic()
         self.say(f"  session {record['session']} epoch {record['epoch']}/{epochs}: {self._losses}, {rate}")
+
+    def images(self, what: str) -> Callable[[int, int], None]:
+        """Begin a pass over images; call what this gives with how many are done and how many there are."""
+        began, wait, task = time.monotonic(), FIRST_SECONDS, None
+
+        def show(done: int, total: int) -> None:
+            nonlocal wait, task
+            rate = done / max(time.monotonic() - began, 1e-9)
+            text = f"{done}/{total}, {rate:.0f} images/s, {duration((total - done) / max(rate, 1e-9))} left"
+            if self.console.is_terminal:
+                self._bar = self._bar or self._make_bar()
+                task = self._bar.add_task(what, text=text) if task is None else task
+                self._bar.update(task, completed=done, total=total, text=text, visible=done < total)
+            elif time.monotonic() - self._said >= wait:
+                wait = PLAIN_SECONDS
+                self.say(f"  {what}: {text}")
+
+        return show
 
     def result(self, result: SessionResult) -> None:
         """A session is done and measured."""
@@ -92,6 +103,12 @@ class Reporter:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _make_bar(self) -> Progress:
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
+        bar = Progress(*columns, console=self.console, transient=True)
+        bar.start()
+        return bar
 
     def _rate(self, done: float) -> str:
         images = (done - self._done_at_start) * self.work[self._session - 1]

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
+from ..core.interruption import end_with_me
 from ..core.state import State, prefixed
 from ..data.images import Level
 from ..data.protocol import Protocol, Session, is_back
@@ -31,6 +32,7 @@ from ..evaluation.scores import ScoredImages
 from .config import RunConfig, RunSettings
 from .data_record import DataRecord
 from .folder import RunFolder, load_state
+from .hardware import check_hardware
 from .inference import infer, on_first
 from .learner import Learned, Learner, Resumption
 from .prepare import make_feeds, prepare_data, prepare_method
@@ -69,7 +71,12 @@ def run(
 
 
 def _launch(settings: RunSettings) -> Fabric:
-    """Start the processes of a run, or join them."""
+    """Start the processes of a run, or join them.
+
+    Raises:
+        UserError: this machine does not have the hardware.
+    """
+    check_hardware(settings.accelerator, settings.devices)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     fabric = Fabric(
@@ -79,6 +86,7 @@ def _launch(settings: RunSettings) -> Fabric:
         strategy=settings.strategy,  # type: ignore[arg-type]
         precision=settings.precision,  # type: ignore[arg-type]
     )
+    end_with_me(getattr(fabric.strategy.launcher, "procs", ()))  # filled by the launch
     fabric.launch()
     if fabric.world_size > 1:
         atexit.register(_leave_process_group)
@@ -119,6 +127,7 @@ class _Run:
             *random_features(settings.weights, settings.data),
         ]
         self.reporter.findings(self.findings)
+        self.reporter.say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
         self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
             len(one.indices) * settings.epochs_of(one.number) if self.method.trains(one) else 0 for one in self.sessions
@@ -194,7 +203,8 @@ class _Run:
         """Score every test image that shows a class seen so far."""
         rows = self.data.protocol.test_rows(session.stop)
         tagger, size = self.method.tagger, self.settings.batch_size
-        scores = infer(self.method.predict, rows, tagger, self.fabric, self.test_feed, size)
+        show = self.reporter.images("scoring test images")
+        scores = infer(self.method.predict, rows, tagger, self.fabric, self.test_feed, size, show)
         return ScoredImages(scores, self.data.protocol.data.test.labels[rows, : session.stop], rows, session.classes)
 
     def _measure(self, learned: Learned, scored: ScoredImages, state: State) -> SessionResult:

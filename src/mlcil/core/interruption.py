@@ -1,0 +1,86 @@
+"""Ctrl-C and SIGTERM: one line that says what is kept and how to go on, and the process ends at once.
+
+Ending at once is safe at any moment, since every file is written whole or not at all. An exception would not be: it
+comes up wherever the program happens to be, in an import or in a callback from C++, where it is lost or aborts.
+This module imports next to nothing, so that the handler is in place before anything that takes time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+_SHOW_CURSOR, _CLEAR_LINE = "\x1b[?25h", "\r\x1b[2K"  # what a live display leaves behind
+
+
+def _nothing_done() -> str:
+    return "interrupted before anything was done; the same command starts again"
+
+
+_explain: Callable[[], str] = _nothing_done
+_followers: Sequence[Popen[bytes]] = ()
+
+
+def install() -> None:
+    """Let SIGINT and SIGTERM end this process with one line; a signal that it was started to ignore stays ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+    atexit.register(_ignore)  # else Python restores the defaults while it tears itself down
+
+
+def explain_with(explain: Callable[[], str]) -> None:
+    """Set what makes the line.
+
+    Arguments:
+        explain: called when the signal comes, wherever the program is then; so it must not import anything.
+    """
+    global _explain
+    _explain = explain
+
+
+def end_with_me(processes: Sequence[Popen[bytes]]) -> None:
+    """Name processes that are to end with this one without a word; the list may still grow."""
+    global _followers
+    _followers = processes
+
+
+def is_first_process() -> bool:
+    """Of the processes of one run on a machine, only the first prints."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    _ignore()
+    for process in _followers:
+        with suppress(OSError):
+            os.kill(process.pid, signal.SIGKILL)  # they may be waiting for this process
+    if is_first_process():
+        _print_line()
+    signal.signal(number, signal.SIG_DFL)  # whoever reads our output may have stopped reading
+    with suppress(Exception):
+        sys.__stdout__.flush()  # type: ignore[union-attr]
+    os._exit(128 + number)
+
+
+def _ignore() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _print_line() -> None:
+    text = "interrupted"
+    with suppress(Exception):
+        text = _explain()
+    with suppress(OSError):
+        before = _SHOW_CURSOR + _CLEAR_LINE if os.isatty(2) else ""
+        os.write(2, f"{before}mlcil: {text}\n".encode())  # not sys.stderr, which may be in use right now

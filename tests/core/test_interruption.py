@@ -1,0 +1,78 @@
+"""Ctrl-C and SIGTERM, in processes that send them to themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def interrupted(code, number=signal.SIGINT, **environment):
+    """What a process that runs `code` with the handler in place, and then gets the signal, leaves."""
+    lines = "import os, signal, sys", "from mlcil.core import interruption", "interruption.install()", code
+    send = f"os.kill(os.getpid(), {number:d})", "print('not reached')"
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join([*lines, *send])],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_is_one_line_and_the_code_of_the_signal(number, code):
+    done = interrupted("print('before')\ninterruption.explain_with(lambda: 'all is kept')", number)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "before\n", "mlcil: all is kept\n")
+
+
+def test_nothing_can_catch_it():
+    inside = "class Loud:\n    def __del__(self): os.kill(os.getpid(), signal.SIGINT)\n"
+    done = interrupted(inside + "try: Loud()\nexcept BaseException: print('caught')\nfinally: print('finally')")
+    assert done.returncode == 130
+    assert done.stdout == ""
+    assert done.stderr == "mlcil: interrupted before anything was done; the same command starts again\n"
+
+
+def test_an_explanation_that_fails_is_left_out():
+    done = interrupted("interruption.explain_with(lambda: 1 / 0)")
+    assert (done.returncode, done.stderr) == (130, "mlcil: interrupted\n")
+
+
+def test_only_the_first_process_of_a_run_prints():
+    done = interrupted("", LOCAL_RANK="1")
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_signal_that_was_ignored_stays_ignored():
+    done = interrupted("signal.signal(signal.SIGINT, signal.SIG_IGN)\ninterruption.install()")
+    assert (done.returncode, done.stdout) == (0, "not reached\n")
+
+
+def test_after_the_end_of_the_program_it_is_too_late():
+    late = "class Late:\n    def __del__(self, kill=os.kill, me=os.getpid()): kill(me, 2); kill(me, 15)\n"
+    done = interrupted(late + "import builtins\nbuiltins.late = Late()\nsys.exit(0)")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_processes_of_the_same_run_end_with_it():
+    follower = [sys.executable, "-c", "import time; time.sleep(600)"]
+    done = interrupted(
+        f"import subprocess\nfollowers = []\ninterruption.end_with_me(followers)\n"
+        f"followers.append(subprocess.Popen({follower}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))\n"
+        "print(followers[0].pid, flush=True)"
+    )
+    while is_alive(int(done.stdout)):  # the system takes a moment
+        time.sleep(0.01)
+
+
+def is_alive(process):
+    try:
+        os.kill(process, 0)
+        stat = Path(f"/proc/{process}/stat")
+        return not (stat.exists() and stat.read_text().split()[2] == "Z")  # dead, and nobody has asked how
+    except (ProcessLookupError, FileNotFoundError):
+        return False
