@@ -71,6 +71,21 @@ def test_a_row_of_another_shape_is_computed_again(tmp_path):
     assert opened(tmp_path, Squares(2))[np.array([0])].tolist() == [[[4] * 3] * 2]
 
 
+def test_what_was_used_longest_ago_makes_room_on_all_shelves(tmp_path):
+    other = Shelf("squares-2", SHELF.shape, SHELF.dtype)
+    for age, shelf, numbers in ((30, other, (1, 2)), (20, SHELF, (3, 4)), (10, other, (5, 6))):
+        before = files(tmp_path)
+        opened(tmp_path, Squares(*numbers), 6 * BYTES, shelf)
+        for name in files(tmp_path) - before:
+            os.utime(tmp_path / name, (time.time() - age,) * 2)
+    opened(tmp_path, Squares(1, 2), 6 * BYTES, other)  # now the second is the oldest
+    opened(tmp_path, Squares(7, 8, 9), 6 * BYTES)
+    names = [*(f"squares-1/00/00000{number}" for number in (7, 8, 9)), *(f"squares-2/00/00000{n}" for n in (1, 2))]
+    left = files(tmp_path) - set(names)
+    assert set(names) < files(tmp_path)
+    assert left in ({"squares-2/00/000005"}, {"squares-2/00/000006"})  # no more is removed than must be
+
+
 def test_the_limit_is_kept_while_others_write(tmp_path):
     class Crowded(Squares):
         def compute(self, rows):

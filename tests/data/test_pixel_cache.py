@@ -213,29 +213,6 @@ def test_a_lost_row_is_served_where_nothing_can_be_written(tmp_path, write_image
     assert np.array_equal(everything(store), expected(images))
 
 
-def test_what_was_used_longest_ago_makes_room(tmp_path, write_images):
-    cache, limit = tmp_path / "cache", 10 * ENTRY
-    first, second, third = (write_images(tmp_path / str(seed), 4, seed) for seed in range(3))
-    sets = []
-    for age, images in ((30, first), (20, second)):
-        opened(images, cache, limit)
-        sets.append(entries(cache).difference(*sets))
-        for path in sets[-1]:
-            os.utime(path, (time.time() - age,) * 2)
-    opened(first, cache, limit)  # now the second is the oldest
-    opened(third, cache, limit)
-    assert sets[0] <= entries(cache)
-    assert len(sets[1] & entries(cache)) == 2  # no more is removed than must be
-    assert len(entries(cache)) == 10
-
-
-def test_other_sizes_make_room_too(tmp_path, write_images):
-    cache, images = tmp_path / "cache", write_images(tmp_path / "images", 4)
-    open_pixels(images, 6, cache=DiskCache(cache, MANY), contents=Contents())
-    assert isinstance(opened(images, cache, 4 * ENTRY).store, CachedRows)
-    assert {path.parent.parent.name for path in entries(cache)} == {f"pixels-{DECODING}-{SIZE}"}
-
-
 def test_rows_in_use_are_not_removed(tmp_path, write_images):
     cache, limit = tmp_path / "cache", 6 * ENTRY
     first, second = (write_images(tmp_path / str(seed), 4, seed) for seed in range(2))
