@@ -2,6 +2,7 @@
 
     import mlcil
 
+    mlcil.check("labels.csv").findings                               # what to fix before training
     result = mlcil.run("krt", "digits", "runs/krt", epochs=5)        # train, or continue the run in this folder
     scores = mlcil.load("runs/krt").predict(["photo.jpg"])           # use the trained model
     mlcil.report(["runs/krt"], "report")                             # write a page with tables and figures
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from . import testing
     from .core.config import option
     from .core.errors import UserError
+    from .data.review import Review
     from .evaluation.results import RunResult
     from .experiments.presets import Preset
     from .methods.base import Method, MethodConfig
@@ -44,6 +46,7 @@ __all__ = [
     "Rehearsal",
     "UserError",
     "__version__",
+    "check",
     "compare",
     "load",
     "methods",
@@ -112,6 +115,35 @@ def run(
     named = {key: value for key, value in (("method", method), ("data", data)) if value is not None}
     config = run_config(named | settings, preset=preset)
     return train(config, default_folder(config.settings) if out is None else Path(out), console)
+
+
+def check(
+    data: str,
+    *,
+    protocol: str | None = None,
+    order: str | None = None,
+    images: str | None = None,
+    negatives: str = "auto",
+) -> Review:
+    """Look at a data set as a run would, and train nothing.
+
+    Arguments:
+        data: the data set, such as "labels.csv", a folder of photos, or "coco:PATH".
+        protocol, order: classes of each session, as for a run; None for no protocol.
+        images: the folder to which the image paths in a table are relative.
+        negatives: "auto", "none" or "labelled", as for a run.
+
+    Returns:
+        The images, the sessions, and the `findings`, the worst first.
+
+    Raises:
+        UserError: the data set cannot be read, or the protocol does not fit it.
+    """
+    from .data.contents import Contents
+    from .data.pixels import default_cache
+    from .data.review import review
+
+    return review(data, Contents(default_cache() / "files.sqlite"), images, protocol, order, negatives)
 
 
 def load(run: str | Path, session: int | None = None) -> TrainedRun:

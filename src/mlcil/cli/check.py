@@ -109,7 +109,8 @@ def _sizes(files: list[FileFacts]) -> str:
     least, most = (f"{one.width} x {one.height}" for one in (by_area[0], by_area[-1]))
     if least == most:
         return f"all {least} pixels"
-    return f"{least} to {most} pixels, {median(max(one.width, one.height) for one in files):.0f} on the longer side (median)"
+    side = median(max(one.width, one.height) for one in files)
+    return f"{least} to {most} pixels, {side:.0f} on the longer side (median)"
 
 
 def _class_table(review: Review) -> Table:
