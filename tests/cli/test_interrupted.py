@@ -15,6 +15,8 @@ from mlcil.cli.interrupted import grid_line, run_line
 from mlcil.experiments.grid import Grid
 from mlcil.experiments.plan import method_runs
 
+from ..signals import heed_interrupts
+
 RUN = [
     *("run", "--method", "ft", "--data", "digits:train=60,test=30,size=16", "--protocol", "B4-C3"),
     *("--image-size", "16", "--epochs", "2", "--batch-size", "8"),
@@ -56,6 +58,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # a group of its own, to which a terminal would send Ctrl-C
+        preexec_fn=heed_interrupts,
     )
 
 
@@ -103,7 +106,8 @@ def test_an_interruption_during_an_import(tmp_path: Path) -> None:
         f"sys.meta_path.insert(0, Interrupt()); sys.argv = {['mlcil', *RUN, '--out', str(tmp_path / 'out')]}\n"
         "runpy.run_module('mlcil', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=heed_interrupts)
     assert done.returncode == 130
     assert done.stderr == "mlcil: interrupted before anything was learned; the same command starts again\n"
 

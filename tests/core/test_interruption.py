@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.signals import heed_interrupts
 
 
 def interrupted(code, number=signal.SIGINT, **environment):
@@ -20,6 +21,7 @@ def interrupted(code, number=signal.SIGINT, **environment):
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=heed_interrupts,
     )
 
 

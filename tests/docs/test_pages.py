@@ -52,10 +52,11 @@ def test_every_method_has_a_command_on_its_page():
 
 @pytest.mark.parametrize(("stem", "line"), COMMANDS)
 def test_a_command_is_accepted_as_it_stands(stem, line, monkeypatch):
-    def reach(config, out, console):
+    def reach(config, out, console, found):
         raise ReachedError(config, out)
 
     monkeypatch.setattr("mlcil.training.run.run", reach)
+    monkeypatch.setattr("mlcil.cli.run.check_weights", lambda settings: None)  # there may be no network
     result = CliRunner().invoke(cli.app, shlex.split(line)[1:])
     assert isinstance(result.exception, ReachedError), result.exception or result.output
     config, out = result.exception.args

@@ -17,7 +17,7 @@ def table(tmp_path):
 def test_the_list_is_handed_on(table):
     said = []
     found = check_classes(RunSettings(data=table, protocol="red|blue"), said.append)
-    assert set(found.train.classes) == {"red", "green", "blue"}
+    assert set(found.classes) == {"red", "green", "blue"}
     assert said == [f"reading {table}"]
 
 
@@ -62,7 +62,13 @@ def test_only_a_grid_on_this_machine_needs_its_hardware(table, monkeypatch):
 def test_which_lists_are_read_before_torch_is_imported(tmp_path, table):
     assert is_read_quickly(table)
     assert is_read_quickly(f"{table},labels=tags")
-    assert is_read_quickly("coco:nowhere")
-    assert is_read_quickly("cooc:x")
+    assert is_read_quickly("digits:train=4")
     assert not is_read_quickly(f"coco:{tmp_path},year=2017")
-    assert not is_read_quickly("digits:train=4")
+    with pytest.raises(UserError, match="did you mean 'coco'"):
+        is_read_quickly("cooc:x")
+
+
+def test_the_classes_of_digits_are_known_before_any_is_drawn(monkeypatch):
+    monkeypatch.setattr(checks, "read", lambda *given: pytest.fail("read"))
+    with pytest.raises(UserError, match="unknown class in the protocol: 'ten'"):
+        check_classes(RunSettings(data="digits", protocol="0,ten|2"), lambda text: None)

@@ -132,7 +132,7 @@ def test_measured_and_published_values_stand_side_by_side_with_what_was_changed(
     assert column(table, "CF1@0.8 published") == [63.9]
     assert column(table, "OF1@0.8 published") == [64.7]
     changed = len(found.groups[0].changes)
-    assert column(table, "changed") == [f"test images, backbone, weights and {changed - 3} more"]
+    assert column(table, "changed") == [f"test images, negatives, backbone and {changed - 3} more"]
 
 
 def test_what_no_compared_row_publishes_has_no_columns(tmp_path):
