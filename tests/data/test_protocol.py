@@ -333,12 +333,12 @@ def test_test_rows_grow_with_the_sessions(protocol):
 LABELS = [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1], [1, 1, 0]]  # cat, dog, owl
 
 
-def with_negatives(train, text="cat|dog", arrivals=None, test=None):
+def with_negatives(train, text="cat|dog", arrivals=None, test=None, is_joint=False):
     data = data_of(train, test, ("cat", "dog", "owl"))
     if arrivals is not None:
         given = np.array(arrivals, np.int16)
         data = data._replace(train=replace(data.train, arrivals=given), test=replace(data.test, arrivals=given))
-    return make_protocol(data, text, has_negatives=True)
+    return make_protocol(data, text, has_negatives=True, is_joint=is_joint)
 
 
 def test_an_image_on_which_nothing_was_found_is_a_negative_in_every_session():
@@ -381,7 +381,7 @@ def test_nothing_is_known_about_the_classes_of_other_sessions_in_testing():
     protocol = with_negatives(LABELS, "cat|dog,owl", arrivals=[1, 1, 2, 2, 0])
     assert protocol.test_rows(1).tolist() == [0, 1, 4]
     assert protocol.test_rows(3).tolist() == [0, 1, 2, 3, 4]
-    assert protocol.data.test.labels.tolist() == [[1, -1, -1], [0, 1, -1], [-1, 0, 0], [-1, 0, 1], [1, 1, 0]]
+    assert protocol.data.test.labels.tolist() == [[1, -1, -1], [0, -1, -1], [-1, 0, 0], [-1, 0, 1], [1, 1, 0]]
 
 
 def test_a_session_that_the_protocol_does_not_have_is_named():
@@ -389,9 +389,15 @@ def test_a_session_that_the_protocol_does_not_have_is_named():
         with_negatives(LABELS, arrivals=[1, 1, 3, 2, 0])
 
 
-def test_joint_training_takes_the_images_of_all_sessions():
-    (both,) = with_negatives(LABELS, arrivals=[1, 1, 2, 2, 0]).as_joint().sessions()
+def test_joint_training_takes_the_images_and_labels_of_all_sessions():
+    (both,) = with_negatives(LABELS, arrivals=[1, 1, 2, 2, 0], is_joint=True).sessions()
     assert both.indices.tolist() == [0, 1, 2, 3, 4]
+    assert both.labels.tolist() == [[1, -1], [0, 1], [-1, 0], [-1, 0], [1, 1]]
+
+
+def test_a_class_that_no_image_of_its_session_shows_is_named():
+    with pytest.raises(UserError, match="no training image of its session has any of these classes: dog;"):
+        with_negatives([[1, 0, 0], [0, 1, 0], [0, 0, 0]], arrivals=[1, 1, 2])
 
 
 @given(protocols(), st.data())
@@ -410,6 +416,7 @@ def test_noise_in_hidden_labels_changes_no_session_with_negatives(data):
     labels = data.draw(arrays(np.int8, (14, 4), elements=st.integers(-1, 1)))
     labels = np.concatenate([labels, np.eye(4, dtype=np.int8), np.zeros((2, 4), np.int8)])
     arrivals = data.draw(arrays(np.int16, len(labels), elements=st.integers(0, 2)))
+    arrivals[14:18] = 0  # every class has an image in its session
     made = data_of(labels)
     made = made._replace(train=replace(made.train, arrivals=arrivals))
     protocol = make_protocol(made, "B0-C2", has_negatives=True)

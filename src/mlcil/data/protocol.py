@@ -141,17 +141,10 @@ class Protocol:
         last = int(np.searchsorted(np.cumsum(self.sizes), stop)) + 1
         return _arriving(self.data.test.labels[:, :stop], _arrivals(self.data.test), 1, last)
 
-    def as_joint(self) -> Protocol:
-        """All classes in one session, with which every image arrives that one of the sessions brings."""
 
-        def together(part: LabelledImages) -> LabelledImages:
-            return replace(part, arrivals=None if part.arrivals is None else np.minimum(part.arrivals, 1))
-
-        data = self.data._replace(train=together(self.data.train), test=together(self.data.test))
-        return replace(self, data=data, sizes=(sum(self.sizes),))
-
-
-def make_protocol(data: DataSet, text: str, order: str | None = None, has_negatives: bool = False) -> Protocol:
+def make_protocol(
+    data: DataSet, text: str, order: str | None = None, has_negatives: bool = False, is_joint: bool = False
+) -> Protocol:
     """Divide the classes of a data set into sessions.
 
     As published, a session holds the images that show one of its classes. That leaves out photos that show none, and
@@ -165,15 +158,16 @@ def make_protocol(data: DataSet, text: str, order: str | None = None, has_negati
             well and leave out the classes that they do not name.
         order: the class order, see `class_order`; not together with class lists.
         has_negatives: whether images without a class take part.
+        is_joint: all classes in one session, with all images and labels that the sessions have.
 
     Raises:
         UserError: the text or the order is wrong, or a class has no training image.
     """
     names, sizes = session_classes(data.train.classes, text, order)
-    train, test = (_with_arrivals(part, names, sizes, has_negatives) for part in (data.train, data.test))
+    train, test = (_with_arrivals(part, names, sizes, has_negatives, is_joint) for part in (data.train, data.test))
     ordered = data._replace(train=train, test=test)
     _check_positives(ordered)
-    return Protocol(ordered, tuple(sizes), has_negatives)
+    return Protocol(ordered, (sum(sizes),) if is_joint else tuple(sizes), has_negatives)
 
 
 def session_classes(classes: Sequence[str], text: str, order: str | None = None) -> tuple[list[str], list[int]]:
@@ -247,8 +241,8 @@ def _check_positives(data: DataSet) -> None:
     empty = [name for name, is_seen in zip(data.train.classes, seen, strict=True) if not is_seen]
     if empty:
         raise UserError(
-            f"no training image has any of these classes: {', '.join(empty)}; "
-            "leave them out with a protocol of class lists such as cat,dog|car,bus"
+            f"no training image {'of its session ' if data.train.arrivals is not None else ''}has any of these "
+            f"classes: {', '.join(empty)}; leave them out with a protocol of class lists such as cat,dog|car,bus"
         )
 
 
@@ -267,7 +261,7 @@ def _divided(session: Session, aside: NDArray[np.bool_]) -> Session:
 
 
 def _with_arrivals(
-    part: LabelledImages, names: Sequence[str], sizes: Sequence[int], has_negatives: bool
+    part: LabelledImages, names: Sequence[str], sizes: Sequence[int], has_negatives: bool, is_joint: bool
 ) -> LabelledImages:
     """The images with the columns of the protocol, and the sessions that each arrives with."""
     chosen = part.with_classes(names)
@@ -281,9 +275,10 @@ def _with_arrivals(
     nothing_found = (part.labels == ABSENT).any(axis=1) & ~(part.labels == PRESENT).any(axis=1)
     arrivals[nothing_found & (arrivals == BY_LABELS)] = EVERY_SESSION
     session_of_column = np.repeat(np.arange(1, len(sizes) + 1), sizes)  # (K,)
-    is_elsewhere = (arrivals[:, None] > 0) & (arrivals[:, None] != session_of_column)
-    labels = np.where(is_elsewhere & (chosen.labels == ABSENT), np.int8(UNKNOWN), chosen.labels)
-    return replace(chosen, labels=labels, arrivals=arrivals)
+    hidden = (arrivals[:, None] > 0) & (arrivals[:, None] != session_of_column)  # (N, K)
+    if is_joint:  # it has every label that was given, but nobody looked for the others
+        hidden, arrivals = hidden & (chosen.labels == ABSENT), np.minimum(arrivals, 1)
+    return replace(chosen, labels=np.where(hidden, np.int8(UNKNOWN), chosen.labels), arrivals=arrivals)
 
 
 def _arrivals(part: LabelledImages) -> NDArray[np.int16]:

@@ -155,7 +155,7 @@ def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -
 def _unlearnable(session: Session, counts: LabelCounts, has_negatives: bool) -> list[Finding]:
     names, where = session.new_classes, f"session {session.number}"
     found = []
-    only = [name for name, absent in zip(names, counts.absent, strict=True) if not absent]
+    only = [name for name, *row in zip(names, counts.present, counts.absent, strict=True) if row[0] and not row[1]]
     if only:
         alone = " and teaches nothing else" if len(names) == 1 else ""
         advice = "Add photos that do not show it, with an empty label cell"

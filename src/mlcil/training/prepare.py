@@ -19,7 +19,7 @@ from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.contents import Contents, fingerprinted
 from ..data.features import Feed, KeptStem, Views
-from ..data.images import UNKNOWN, DataSet, LabelledImages
+from ..data.images import PRESENT, UNKNOWN, DataSet, LabelledImages
 from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
@@ -82,11 +82,9 @@ def prepare_data(
     for reason in bad:
         say(f"left out: {reason}")
     data = whole._replace(train=_without(whole.train, train.bad), test=_without(whole.test, test.bad))
-    protocol = make_protocol(
-        data, settings.protocol, settings.order, counts_negatives(settings.data, settings.negatives)
-    )
-    protocol = change(protocol.as_joint() if method_class(settings.method).is_joint else protocol)
-    if not len(protocol.test_rows(protocol.sizes[0])):
+    negatives, is_joint = counts_negatives(settings.data, settings.negatives), method_class(settings.method).is_joint
+    protocol = change(make_protocol(data, settings.protocol, settings.order, negatives, is_joint))
+    if not (protocol.data.test.labels[protocol.test_rows(protocol.sizes[0]), : protocol.sizes[0]] == PRESENT).any():
         names = ", ".join(protocol.classes[: protocol.sizes[0]][:5])
         raise UserError(f"no test image shows any class of the first session ({names}); nothing could be measured")
     return Data(protocol, train.store, test.store, bad, len(data.train.classes), whole)
