@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -30,10 +29,8 @@ from torch import Tensor
 from .core.config import build, option_names
 from .core.errors import UserError
 from .core.state import State, part_of
-from .data.images import BY_LABELS, EVERY_SESSION, PRESENT
 from .data.loading import Batch
-from .data.poison import poisoned
-from .data.protocol import Protocol
+from .data.poison import poisoned, with_negatives
 from .evaluation.results import load_results
 from .memory.buffer import Budget
 from .methods.base import Method, MethodConfig
@@ -217,27 +214,12 @@ def check_hidden_labels(trial: _Trial) -> None:
 
 def check_negatives(trial: _Trial) -> None:
     """Images that show no class of a session are trained on where they count, and hide what they should."""
-    folders = {
-        change: trial.folder / f"negatives {change.__name__}" for change in (_with_negatives, _poisoned_negatives)
-    }
-    for change, out in folders.items():
-        run(trial.config(epochs=1), out, _change=change)
-    plain, noisy = folders.values()
+    plain, noisy = trial.folder / "negatives", trial.folder / "poisoned negatives"
+    run(trial.config(epochs=1), plain, _change=with_negatives)
+    run(trial.config(epochs=1), noisy, _change=lambda protocol: poisoned(with_negatives(protocol)))
     images = [[one.images for one in load_results(out).sessions] for out in (plain, trial.whole())]
     trial.expect(all(more > few for more, few in zip(*images, strict=True)), "it trains on images without a new class")
     trial.expect(_same_outcome(noisy, plain), "with negatives, it reads no label that a session may not see")
-
-
-def _with_negatives(protocol: Protocol) -> Protocol:
-    """The protocol with the images that show none of its classes as negatives of every session."""
-    train = protocol.data.train
-    shows_none = ~(train.labels == PRESENT).any(axis=1)
-    arrivals = np.where(shows_none, EVERY_SESSION, BY_LABELS).astype(np.int16)
-    return replace(protocol, data=protocol.data._replace(train=replace(train, arrivals=arrivals)), has_negatives=True)
-
-
-def _poisoned_negatives(protocol: Protocol) -> Protocol:
-    return poisoned(_with_negatives(protocol))
 
 
 def check_plain(trial: _Trial) -> None:

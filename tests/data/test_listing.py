@@ -92,13 +92,20 @@ def test_a_named_part_wins_over_none():
     assert len(data.findings) == 1
 
 
-def test_the_earliest_session():
-    rows = [("b.jpg", (1, 0), "train", 3), ("x/c.jpg", (1, 0), "train", 2), ("a.jpg", (1, 0), "train", 0), LAST]
-    data = listing(rows).resolve(FakeContents(content=SAME))
-    assert data.train.arrivals.tolist() == [2, 0]
+def test_a_photo_may_come_with_several_sessions():
+    rows = [("b.jpg", (1, 0), "train", 3), ("x/c.jpg", (0, 1), "train", 2), ("b.jpg", (1, 0), "train", 0), LAST]
+    data = listing([*rows, ("b.jpg", (0, 1), "", 3)]).resolve(FakeContents(content=SAME))
+    assert data.train.arrivals.tolist() == [3, 2, 0]
+    assert data.train.labels.tolist() == [[1, 1], [0, 1], [1, 0]]
     assert data.train.arrivals.dtype == np.int16
     assert data.test.arrivals.tolist() == [0]
-    assert "1 image stands with different sessions in t.csv, first x/c.jpg (row 3) and b.jpg" in data.findings[1].text
+
+
+def test_with_all_of_its_sessions_a_photo_is_in_one_part():
+    rows = [("b.jpg", (1, 0), "train", 1), ("x/c.jpg", (0, 1), "test", 2), ("a.jpg", (0, 1), "train", 0)]
+    data = listing(rows).resolve(FakeContents(content=SAME))
+    assert data.test.arrivals.tolist() == [1, 2]
+    assert "both for testing and for training" in data.findings[0].text
 
 
 def test_real_files_by_content(tmp_path):

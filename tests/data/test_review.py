@@ -1,10 +1,9 @@
 import numpy as np
-import pytest
 
 from mlcil.data.contents import FileFacts
 from mlcil.data.images import DataSet, LabelledImages, Level
 from mlcil.data.protocol import make_protocol
-from mlcil.data.review import count_labels, listed, random_features, review_files, review_protocol
+from mlcil.data.review import count_labels, listed, review_files, review_protocol
 
 
 def data_of(train, test, classes):
@@ -74,14 +73,6 @@ def test_files_that_cannot_be_read_come_with_their_reason():
         (Level.FIX_FIRST, "2 images cannot be read (truncated): b, c"),
         (Level.LOOK, "smaller than 64 pixels: 1 image, d"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("weights", "spec", "warns"),
-    [(None, "table:x.csv", True), ("pretrained", "table:x.csv", False), (None, "digits", False)],
-)
-def test_photographs_without_pretrained_weights_get_a_warning(weights, spec, warns):
-    assert bool(random_features(weights, spec)) == warns
 
 
 def test_long_lists_are_cut():

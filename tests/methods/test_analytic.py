@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from mlcil.core.errors import UserError
+from mlcil.data.poison import with_negatives
 from mlcil.evaluation.metrics import average_precision, f1_scores
 from mlcil.methods.analytic import balanced_weights
 from mlcil.models.ridge import choose_ridge, score_calibration, solve
 from mlcil.models.statistics import merged, without
-from mlcil.testing import TINY, _with_negatives
+from mlcil.testing import TINY
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state
 from mlcil.training.prepare import prepare_data
@@ -204,8 +205,8 @@ def test_attention_heads_must_divide_the_width(world):
 
 def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):
     config = make_config({**TINY, "method": "analytic", "options": {"expansion": 16}})
-    protocol = _with_negatives(prepare_data(config.settings, lambda line: None).protocol)
-    run(config, tmp_path, _change=_with_negatives)
+    protocol = with_negatives(prepare_data(config.settings, lambda line: None).protocol)
+    run(config, tmp_path, _change=with_negatives)
     first, second = protocol.sessions()
     assert second.is_back.any()
     tensors, _ = load_state(tmp_path / "session-02" / "state.safetensors")

@@ -8,7 +8,9 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.data.digits import read_digits
+from mlcil.data.images import LabelledImages
 from mlcil.training.config import make_config
+from mlcil.training.data_record import _label_keys
 from mlcil.training.run import run
 
 from ..tiny import final_state, outcome, settings
@@ -40,7 +42,7 @@ def config(folder, **changes):
     return make_config(settings("er", **values | {"buffer": "3", "checkpoint_seconds": 0.0} | changes))
 
 
-def stop_after_first_session(folder, monkeypatch):
+def stop_after_first_session(folder, monkeypatch, **changes):
     """Run until the second session is to begin."""
     from mlcil.training.run import _Run
 
@@ -54,7 +56,7 @@ def stop_after_first_session(folder, monkeypatch):
 
         patch.setattr(_Run, "_run_session", once)
         with pytest.raises(StoppedError):
-            run(config(folder), folder / "run")
+            run(config(folder, **changes), folder / "run")
 
 
 def labels_of(row):
@@ -114,6 +116,43 @@ def test_images_that_are_gone_are_named(photos, tmp_path, monkeypatch):
     write(tmp_path, photos[1:])
     with pytest.raises(UserError, match=r"1 of the train images of .*run are no longer in its data .*train-0\.png"):
         run(config(tmp_path), tmp_path / "run")
+
+
+def test_what_no_session_has_seen_may_go(photos, tmp_path, monkeypatch):
+    """An image that cannot be read, and one of a session to come, in front of images that are being learned from."""
+    late = next(row for row in photos if labels_of(row) and labels_of(row) <= set("34") and row[2] == "train")
+    (tmp_path / "broken.png").write_text("no image")
+    others = [row for row in photos if row is not late]
+    write(tmp_path, [["broken.png", "1", "train"], late, *others])
+    skip = {"on_bad_image": "skip"}
+    stop_after_first_session(tmp_path, monkeypatch, **skip)
+    write(tmp_path, others)
+    for _ in range(2):  # the record of a run that goes on is as good as the first
+        grown = run(config(tmp_path, **skip), tmp_path / "run")
+    whole = run(config(tmp_path, **skip), tmp_path / "whole")
+    assert [one.images for one in grown.sessions] == [one.images for one in whole.sessions]
+
+
+def test_a_class_that_is_absent_does_not_change_the_labels():
+    for count in range(1, 40):
+        classes = tuple(f"class {number}" for number in range(count))
+        images = LabelledImages(("a.jpg",), np.eye(1, count, dtype=np.int8), classes, "train", digests=(b"a",))
+        assert _label_keys(images) == _label_keys(images.with_classes(classes[:1]))
+
+
+def test_a_photo_that_comes_with_two_sessions_keeps_its_rows(photos, tmp_path, monkeypatch):
+    header = ["path", "labels", "split", "session"]
+    rows = [[*row, 1 if labels_of(row) & set("012") else 2] for row in photos]
+    both = next(row for row in rows if row[2] == "train" and labels_of(row) & set("012"))
+    rows = [*rows, [both[0], "3", "train", 2]]
+    for name, order in (("whole", 1), ("run", 1), ("run", -1)):
+        with (tmp_path / "labels.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows[::order]])
+        if name == "run" and order == 1:
+            stop_after_first_session(tmp_path, monkeypatch)
+        else:
+            run(config(tmp_path), tmp_path / name)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_before_anything_is_learned_the_data_may_change(photos, tmp_path, monkeypatch):

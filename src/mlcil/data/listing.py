@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -49,35 +49,53 @@ class Listing:
             raise UserError(f"got {self.test_fraction} for test_fraction, expected a number between 0 and 1")
 
     def resolve(self, contents: Contents) -> DataSet:
-        """The images by their content: however often one is listed, it is one image in one part.
+        """The images by their content: however often one is listed, it is in one part, and one image in each session.
 
         Raises:
             UserError: there are no training or no test images.
         """
         facts = contents.look(self.paths)
-        groups = _same_content(self.paths, facts)
+        parts, torn = self._one_part_each(facts)
+        groups = self._images(facts)
         firsts = np.array([rows[0] for rows in groups], dtype=np.int64)
-        merged = _Merged(self, self.labels[firsts], [self.parts[row] for row in firsts], self.arrivals[firsts])
+        merged = _Merged(self, self.labels[firsts], torn)
         for image, rows in enumerate(groups):
             if len(rows) > 1:
                 merged.merge(image, rows)
         digests = tuple(facts[row].digest for row in firsts)
-        pairs = zip(merged.parts, digests, strict=True)
-        is_test = np.array([(part or self._drawn(digest)) == "test" for part, digest in pairs])
+        arrivals = self.arrivals[firsts]
+        is_test = np.array([parts[row] == "test" for row in firsts])
         whole = LabelledImages(
             tuple(self.paths[row] for row in firsts),
             merged.labels,
             self.classes,
             "train",
             digests=digests,
-            arrivals=merged.arrivals if (merged.arrivals != BY_LABELS).any() else None,
+            arrivals=arrivals if (arrivals != BY_LABELS).any() else None,
         )
-        parts = self._part(whole, ~is_test, "train"), self._part(whole, is_test, "test")
-        return DataSet(*parts, self.findings + merged.findings())
+        train, test = self._part(whole, ~is_test, "train"), self._part(whole, is_test, "test")
+        return DataSet(train, test, self.findings + merged.findings())
 
     def where(self, row: int) -> str:
         """A row for a message, such as `photos/a.jpg (row 7)`."""
         return f"{self.paths[row]} ({self.places[row]})" if self.places[row] else self.paths[row]
+
+    def _one_part_each(self, facts: Sequence[FileFacts]) -> tuple[list[str], list[list[int]]]:
+        """The part of each row, the same for all rows of an image, and pairs of rows that had disagreed."""
+        parts, torn = list(self.parts), []
+        for rows in _grouped([_content(*row) for row in zip(self.paths, facts, strict=True)]):
+            named = sorted({self.parts[row] for row in rows} - {""})
+            if len(named) > 1:
+                torn.append([next(row for row in rows if self.parts[row] == part) for part in named])
+            part = named[0] if named else self._drawn(facts[rows[0]].digest)  # "test" comes first
+            for row in rows:
+                parts[row] = part
+        return parts, torn
+
+    def _images(self, facts: Sequence[FileFacts]) -> list[list[int]]:
+        """The rows of each image; the same photo with two sessions is an image in each of them."""
+        contents = (_content(*row) for row in zip(self.paths, facts, strict=True))
+        return _grouped(list(zip(contents, self.arrivals.tolist(), strict=True)))
 
     def _drawn(self, digest: bytes) -> str:
         """The part that an image's content decides, the same on every machine and whatever else is listed."""
@@ -93,47 +111,34 @@ class Listing:
         return replace(whole.subset(np.flatnonzero(chosen)), split=split)
 
 
-def _same_content(paths: Sequence[str], facts: Sequence[FileFacts]) -> list[list[int]]:
-    """The rows of each image, in the order in which the images first occur."""
-    groups: dict[bytes | str, list[int]] = {}
-    for row, (path, fact) in enumerate(zip(paths, facts, strict=True)):
-        # Two empty files are not one photo, so only the path tells whether an unreadable file is another.
-        key = fact.digest if fact.problem is None else os.path.abspath(path)
+def _content(path: str, facts: FileFacts) -> bytes | str:
+    """What tells one image from another."""
+    # Two empty files are not one photo, so only the path tells whether an unreadable file is another.
+    return facts.digest if facts.problem is None else os.path.abspath(path)
+
+
+def _grouped(keys: Sequence[Hashable]) -> list[list[int]]:
+    """The rows with the same key, in the order in which the keys first occur."""
+    groups: dict[Hashable, list[int]] = {}
+    for row, key in enumerate(keys):
         groups.setdefault(key, []).append(row)
     return list(groups.values())
 
 
 @dataclass
 class _Merged:
-    """What holds for each image, and the pairs of rows that disagreed."""
+    """The labels of each image, and the pairs of rows that disagreed."""
 
     listing: Listing
     labels: NDArray[np.int8]
-    parts: list[str]
-    arrivals: NDArray[np.int16]
+    torn: list[list[int]]
     repeated: list[list[int]] = field(default_factory=list)
-    torn: list[list[int]] = field(default_factory=list)
-    moved: list[list[int]] = field(default_factory=list)
     disputed: list[str] = field(default_factory=list)
     emptied: list[list[int]] = field(default_factory=list)
 
     def merge(self, image: int, rows: list[int]) -> None:
         """Take all rows of an image together."""
         self.repeated.append(rows)
-        self._merge_labels(image, rows)
-        named = {self.listing.parts[row] for row in rows} - {""}
-        if len(named) > 1:
-            self.torn.append([next(row for row in rows if self.listing.parts[row] == part) for part in sorted(named)])
-        self.parts[image] = "test" if "test" in named else next(iter(named), "")
-        arriving = [row for row in rows if self.listing.arrivals[row] != BY_LABELS]
-        if arriving:
-            arriving.sort(key=lambda row: int(self.listing.arrivals[row]))
-            first, last = arriving[0], arriving[-1]
-            self.arrivals[image] = self.listing.arrivals[first]
-            if self.listing.arrivals[first] != self.listing.arrivals[last]:
-                self.moved.append([first, last])
-
-    def _merge_labels(self, image: int, rows: list[int]) -> None:
         block = self.listing.labels[rows]  # (rows, K)
         self.labels[image] = block.max(axis=0)  # present before absent before unknown
         present, absent = block == PRESENT, block == ABSENT
@@ -152,7 +157,6 @@ class _Merged:
         told = [
             (Level.NOTE, self.repeated, "more than once", "their labels were merged"),
             (Level.LOOK, self.torn, "both for testing and for training", "taken for testing alone"),
-            (Level.LOOK, self.moved, "with different sessions", "the earliest was taken"),
             (Level.LOOK, self.emptied, "both without and with labels", "the labels were taken"),
         ]
         found = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .images import EVERY_SESSION, DataSet
+from .images import BY_LABELS, EVERY_SESSION, PRESENT, DataSet
 from .protocol import Protocol, Session
 
 
@@ -28,6 +28,15 @@ class PoisonedProtocol(Protocol):
 def poisoned(protocol: Protocol) -> Protocol:
     """The protocol with noise in place of every label that a session may not see."""
     return PoisonedProtocol(_noise(protocol.data, 0), protocol.sizes, protocol.has_negatives, protocol.data)
+
+
+def with_negatives(protocol: Protocol) -> Protocol:
+    """The protocol with the images that show none of its classes as negatives of every session."""
+    train = protocol.data.train
+    shows_none = ~(train.labels == PRESENT).any(axis=1)
+    arrivals = np.where(shows_none, EVERY_SESSION, BY_LABELS).astype(np.int16)
+    data = protocol.data._replace(train=replace(train, arrivals=arrivals))
+    return replace(protocol, data=data, has_negatives=True)
 
 
 def _noise(data: DataSet, seed: int) -> DataSet:

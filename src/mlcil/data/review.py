@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .contents import Contents, FileFacts
 from .images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 from .protocol import Protocol, Session, make_protocol
-from .sources import SOURCES, counts_negatives, kind_of, read, resolve
+from .sources import counts_negatives, read, resolve
 
 FEW = 10  # a class with fewer training images is hardly learned
 SMALL = 64  # pixels; the shorter side of an image that shows little
@@ -111,18 +111,6 @@ def review_protocol(whole: DataSet, protocol: Protocol, sessions: Sequence[Sessi
         tested = protocol.data.test.labels[protocol.test_rows(session.stop)][:, session.first : session.stop]
         found += _unlearnable(session, counts, protocol.has_negatives) + _unmeasurable(session, count_labels(tested))
     return found
-
-
-def random_features(weights: str | None, spec: str) -> list[Finding]:
-    """The warning for a person's photographs that are looked at by a network which has never seen one."""
-    if weights is not None or not SOURCES[kind_of(spec)].negatives:
-        return []
-    text = (
-        "the backbone has no pretrained weights, so it starts from random features, and a few photos are far too few "
-        "to train it: expect tags that are little better than guesses. Give --backbone with --weights pretrained, or a "
-        "weight file"
-    )
-    return [Finding(Level.FIX_FIRST, text)]
 
 
 def listed(names: Iterable[str], most: int = NAMED) -> str:

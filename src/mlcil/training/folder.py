@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,24 +17,13 @@ from ..evaluation.results import RunResult, write_results
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from .config import RunConfig, read_config
 from .data_record import DataRecord, read_record
+from .environment import environment
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Once = Callable[[Callable[[], None]], None]
 """Calls a function in one of the processes of a run; a `UserError` there is raised in all of them."""
-
-_PACKAGES = (
-    "mlcil",
-    "torch",
-    "torchvision",
-    "timm",
-    "lightning-fabric",
-    "numpy",
-    "pillow",
-    "safetensors",
-    "scikit-learn",
-)
 
 
 class RunFolder:
@@ -256,37 +239,6 @@ def _in_order(tensor: Tensor, order: list[int] | None) -> Tensor:
     if order is None:
         return tensor
     return tensor.permute(order).contiguous().permute([order.index(dimension) for dimension in range(len(order))])
-
-
-def environment() -> dict[str, Any]:
-    """The versions and the machine that results depend on."""
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processors": os.cpu_count(),
-        "versions": {name: _version(name) for name in _PACKAGES},
-        "git_revision": _git_revision(),
-    }
-
-
-def _version(package: str) -> str | None:
-    with suppress(PackageNotFoundError):
-        return version(package)
-    return None
-
-
-def _git_revision() -> str | None:
-    checkout = Path(__file__).parents[3]
-    if not (checkout / ".git").exists():  # installed, perhaps inside somebody else's repository
-        return None
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def parse_lines(file: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from ..methods.base import TrainingSet
 
 Show = Callable[[int, int], None]
 """Shows how many images of how many are done."""
+
+T = TypeVar("T")
 
 
 def on_first(fabric: Fabric, function: Callable[[], None]) -> None:
@@ -34,6 +36,19 @@ def on_first(fabric: Fabric, function: Callable[[], None]) -> None:
     problem = fabric.broadcast(problem)
     if problem:
         raise UserError(problem)
+
+
+def in_all(fabric: Fabric, function: Callable[[], T]) -> T:
+    """Let every process do something; if it fails in one of them by a user's mistake, all of them raise the same."""
+    problem, result = None, None
+    try:
+        result = function()
+    except UserError as error:
+        problem = str(error)
+    for rank in range(fabric.world_size):
+        if text := fabric.broadcast(problem, src=rank):
+            raise UserError(text)
+    return result  # type: ignore[return-value]
 
 
 def infer(

@@ -19,12 +19,12 @@ from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.contents import Contents, fingerprinted
 from ..data.features import Feed, KeptStem, Views
-from ..data.images import PRESENT, UNKNOWN, DataSet, LabelledImages
+from ..data.images import PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 from ..data.loading import PixelFeed, Preparation
 from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
-from ..data.sources import Found, counts_negatives, kind_if_there, read, resolve
+from ..data.sources import SOURCES, Found, counts_negatives, kind_if_there, kind_of, read, resolve
 from ..memory.buffer import Budget
 from ..methods.base import Method, Task
 from ..methods.registry import method_class
@@ -115,6 +115,18 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     if not (method.tagger.enters_backbone or any(one.requires_grad for one in backbone.parameters())):
         backbone.freeze("all")  # the method trains no part of it, so the feed computes all of it
     return method, file
+
+
+def review_weights(settings: RunSettings) -> list[Finding]:
+    """The warning for a person's photographs that are looked at by a network which has never seen one."""
+    if settings.weights is not None or not SOURCES[kind_of(settings.data)].negatives:
+        return []
+    text = (
+        "the backbone has no pretrained weights, so it starts from random features, and a few photos are far too few "
+        "to train it: expect tags that are little better than guesses. Give --backbone with --weights pretrained, or a "
+        "weight file"
+    )
+    return [Finding(Level.FIX_FIRST, text)]
 
 
 def open_contents(settings: RunSettings, say: Say) -> Contents:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import resource
 import sys
 import time
@@ -17,25 +16,23 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from ..core.allocation import keep_freed_memory
 from ..core.files import sha256_of
-from ..core.interruption import end_with_me
 from ..core.state import State, prefixed
-from ..data.images import Level
+from ..data.images import DataSet, Level
 from ..data.protocol import Protocol, Session, is_back
-from ..data.review import random_features, review_protocol
+from ..data.review import review_protocol
 from ..data.sources import Found
 from ..evaluation.calibration import DEFAULT_THRESHOLD, FEWEST_IMAGES, Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, session_from_dict
 from ..evaluation.scores import ScoredImages
-from .config import RunConfig, RunSettings
+from .config import RunConfig
 from .data_record import DataRecord
 from .folder import RunFolder, load_state
-from .hardware import check_hardware
-from .inference import infer, on_first
+from .inference import in_all, infer, on_first
+from .launch import launch
 from .learner import Learned, Learner, Resumption
-from .prepare import make_feeds, prepare_data, prepare_method
+from .prepare import Data, make_feeds, prepare_data, prepare_method, review_weights
 from .progress import Reporter
 
 
@@ -61,44 +58,13 @@ def run(
     Raises:
         UserError: something in the configuration, the data or the folder is wrong.
     """
-    fabric = _launch(config.settings)
+    fabric = launch(config.settings)
     folder = RunFolder(out, partial(on_first, fabric))
     try:
         folder.open(config)
         return _Run(config, folder, fabric, console or Console(quiet=True), found, _change).execute()
     finally:
         folder.close()
-
-
-def _launch(settings: RunSettings) -> Fabric:
-    """Start the processes of a run, or join them.
-
-    Raises:
-        UserError: this machine does not have the hardware.
-    """
-    check_hardware(settings.accelerator, settings.devices)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    fabric = Fabric(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.nodes,
-        strategy=settings.strategy,  # type: ignore[arg-type]
-        precision=settings.precision,  # type: ignore[arg-type]
-    )
-    end_with_me(getattr(fabric.strategy.launcher, "procs", ()))  # filled by the launch
-    fabric.launch()
-    if fabric.world_size > 1:
-        atexit.register(_leave_process_group)
-    if fabric.device.type == "cpu":
-        keep_freed_memory()
-    return fabric
-
-
-def _leave_process_group() -> None:
-    """End the threads that exchange tensors: a process that ends with them alive may be aborted."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 class _Run:
@@ -116,15 +82,12 @@ class _Run:
         settings = self.settings = config.settings
         self.folder, self.fabric = folder, fabric
         self.reporter = Reporter(console if fabric.global_rank == 0 else Console(quiet=True), [])
-        record = folder.record()
-        arrange = partial(record.arranged, run=folder.path) if record else lambda data: data
-        self.data = prepare_data(settings, self.reporter.say, change, found, arrange)
-        self.sessions = self.data.protocol.sessions(settings.validation, settings.seed)
-        self.record = self._recorded(record)
+        self.data, self.sessions, self.record = in_all(fabric, lambda: self._prepare_data(found, change))
+        folder.save_record(self.record)
         self.findings = [
             *self.data.whole.findings,
             *review_protocol(self.data.whole, self.data.protocol, self.sessions),
-            *random_features(settings.weights, settings.data),
+            *review_weights(settings),
         ]
         self.reporter.findings(self.findings)
         self.reporter.say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
@@ -134,19 +97,26 @@ class _Run:
         ]
         self.method.tagger.to(fabric.device)
         backbone = self.method.tagger.backbone
-        feed, self.test_feed = make_feeds(settings, self.data, backbone, fabric, self.reporter.say)
+        feed, self.test_feed = in_all(
+            fabric, lambda: make_feeds(settings, self.data, backbone, fabric, self.reporter.say)
+        )
         self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter, self.record.train_digest)
         self.results: list[SessionResult] = []
         self.calibration = Calibration() if settings.validation else None
 
-    def _recorded(self, before: DataRecord | None) -> DataRecord:
-        """Note what the run is given, and make sure that it is what the sessions so far have seen."""
-        now = DataRecord.of(self.data.whole, self.data.protocol, self.sessions)
-        changed = None if before is None else before.check(now, self.folder.begun_sessions(), self.folder.path)
-        if changed:
+    def _prepare_data(
+        self, found: Found | None, change: Callable[[Protocol], Protocol]
+    ) -> tuple[Data, list[Session], DataRecord]:
+        """Read the data, put it into the order that the run knows, and make sure that it is what sessions have seen."""
+        settings, path = self.settings, self.folder.path
+        before, begun = self.folder.record(), self.folder.begun_sessions()
+        arrange = partial(before.arranged, begun=begun, run=path) if before else _as_it_is
+        data = prepare_data(settings, self.reporter.say, change, found, arrange)
+        sessions = data.protocol.sessions(settings.validation, settings.seed)
+        now = DataRecord.of(data.whole, data.protocol, sessions)
+        if before and (changed := before.check(now, begun, path)):
             self.reporter.say(f"the data changed, but not what was learned from: {changed}")
-        self.folder.save_record(now)
-        return now
+        return data, sessions, now
 
     def execute(self) -> RunResult:
         """Do what is left to do."""
@@ -200,7 +170,7 @@ class _Run:
             )
 
     def _score(self, session: Session) -> ScoredImages:
-        """Score every test image that shows a class seen so far."""
+        """Score the test images of the sessions so far."""
         rows = self.data.protocol.test_rows(session.stop)
         tagger, size = self.method.tagger, self.settings.batch_size
         show = self.reporter.images("scoring test images")
@@ -278,6 +248,10 @@ class _Run:
             "threads": torch.get_num_threads(),
             "weights": None if file is None else {"file": str(file), "sha256": sha256_of(file)},
         }
+
+
+def _as_it_is(data: DataSet) -> DataSet:
+    return data
 
 
 def _peak_memory(device: torch.device) -> dict[str, float | None]:
