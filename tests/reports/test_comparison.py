@@ -11,13 +11,23 @@ from mlcil.evaluation.results import HEADER, RunResult, evaluate, load_results, 
 from mlcil.evaluation.scores import ScoredImages, save_scores, scores_file
 from mlcil.reports.comparison import RunComparison, compare_runs, comparison_view, verdict
 from mlcil.training.config import make_config
+from mlcil.training.data_record import DataRecord, Row, data_file
 
 NAMES = ["ant", "bee", "cat", "dog"]
 LABELS = (np.random.default_rng(0).random((90, 4)) < 0.3).astype(np.int8)
 
 
-def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1, 2, 3), **options):
-    """A run folder with its configuration, its results and the scores after each session."""
+def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1, 2, 3), images=None, **options):
+    """A run folder with its configuration, its data, its results and the scores after each session.
+
+    Arguments:
+        images: the order in which the run has the test images.
+    """
+    images = np.arange(len(LABELS)) if images is None else images
+    place = np.argsort(images)  # of each image
+    record = DataRecord((), tuple(Row(f"{image:02d}", 0, "", 1, f"{image}.jpg") for image in images))
+    folder.mkdir(parents=True, exist_ok=True)
+    data_file(folder).write_text(record.to_text())
     noise = np.random.default_rng([seed, int(10 * signal)]).normal(size=LABELS.shape)
     sessions = []
     for number, count in enumerate(counts, start=1):
@@ -26,7 +36,7 @@ def make_run(folder, method="ft", signal=0.5, counts=(2, 4), seed=0, order=(0, 1
         labels = LABELS[rows][:, columns]
         scores = (signal * LABELS + noise).astype(np.float32)[rows][:, columns]
         names = tuple(NAMES[column] for column in columns)
-        scored = ScoredImages(scores, labels, rows, names)
+        scored = ScoredImages(scores, labels, place[rows], names)
         sessions.append(evaluate(scored, sessions, images=40, train_seconds=3.0, bytes_kept=0, notes={}))
         save_scores(scores_file(folder, number), scored)
     values = make_config({"method": method, "seed": seed, "options": options}).to_dict()
@@ -251,3 +261,10 @@ def test_the_comparison_as_json_holds_what_is_shown(tmp_path):
     assert [entry["name"] for entry in record["classes"]] == NAMES
     assert record["classes"][0]["interval"] == list(found.classes[0].interval)
     assert (record["resamples"], record["level"], record["test_images"]) == (100, 0.95, found.images)
+
+
+def test_images_are_paired_by_content_in_whatever_order_a_run_has_them(tmp_path):
+    first = make_run(tmp_path / "first", signal=0.5)
+    second = make_run(tmp_path / "second", "lwf", signal=1.5)
+    turned = make_run(tmp_path / "turned", "lwf", signal=1.5, images=np.arange(len(LABELS))[::-1])
+    assert compared(first, turned).difference == compared(first, second).difference

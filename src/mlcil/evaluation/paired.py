@@ -56,7 +56,7 @@ class Difference(NamedTuple):
     resamples: int
     pairs: int  # the number of seeds
     images: int
-    without_positives: list[str]  # classes that no test image shows
+    without_positives: list[str]  # classes that no test image shows, or all of them
 
     @property
     def is_more_than_noise(self) -> bool:
@@ -119,9 +119,9 @@ def paired_difference(pairs: Sequence[Pair], resamples: int = 1000, level: float
 
 
 def _comparable(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
-    """The pairs with rows and classes in the same order, and the classes left out because they have no positive."""
+    """The pairs with rows and classes in the same order, and the classes left out because no test image, or every one, shows them."""
     reference = _by_row(pairs[0][0])
-    shown = (reference.labels == 1).any(axis=0)  # (K,)
+    shown = (reference.labels == 1).any(axis=0) & (reference.labels == 0).any(axis=0)  # (K,)
     if not shown.any():
         raise UserError(f"no test image shows any of the {len(reference.classes)} classes")
     kept = [name for name, is_shown in zip(reference.classes, shown, strict=True) if is_shown]

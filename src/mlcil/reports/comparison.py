@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Group
 from rich.text import Text
 
 from ..core.errors import UserError
 from ..evaluation.paired import ClassDifference, Difference, paired_difference
-from ..evaluation.scores import load_scores, scores_file
+from ..evaluation.scores import ScoredImages, load_scores, scores_file
+from ..training.data_record import ImageKey, data_file, keys_of, read_record
 from .collect import collect, distinct_names
 from .runs import RunRecord
 from .table import Row, Table, counted, fixed, to_terminal
@@ -66,13 +68,25 @@ def compare_runs(
     pairs = _pair_up(_find_runs(first, notes), _find_runs(second, notes), notes)
     flat = [run for pair in pairs for run in pair]
     numbers = _choose_sessions(flat, session)
-    scored = [load_scores(scores_file(run.path, number)) for run, number in zip(flat, numbers, strict=True)]
+    scored = _in_common_rows(flat, numbers)
     name, other = _side_names(*pairs[0])
     try:
         difference = paired_difference(list(zip(scored[::2], scored[1::2], strict=True)), resamples)
     except UserError as error:
         raise UserError(f"cannot compare {name} with {other}: {error}") from None
     return RunComparison(name, other, pairs, list(zip(numbers[::2], numbers[1::2], strict=True)), notes, difference)
+
+
+def _in_common_rows(runs: Sequence[RunRecord], sessions: Sequence[int]) -> list[ScoredImages]:
+    """The scores of each run after its session; the same row is the same image, in whatever order a run has them."""
+    numbers: dict[ImageKey, int] = {}
+    found = []
+    for run, session in zip(runs, sessions, strict=True):
+        keys = keys_of(read_record(data_file(run.path)).test)
+        scored = load_scores(scores_file(run.path, session))
+        rows = [numbers.setdefault(keys[row], len(numbers)) for row in scored.rows.tolist()]
+        found.append(scored._replace(rows=np.array(rows, np.int64)))
+    return found
 
 
 def comparison_view(comparison: RunComparison) -> Group:
@@ -179,7 +193,7 @@ def _remarks(comparison: RunComparison) -> list[str]:
         f"about {chance} would be marked by chance if the runs did not differ."
     ]
     if found.without_positives:
-        lines.append(f"No test image shows {', '.join(found.without_positives)}: left out.")
+        lines.append(f"Left out, as no test image or every one shows it: {', '.join(found.without_positives)}.")
     return [*lines, _about_seeds(found.pairs), *(f"Note: {note}." for note in comparison.notes)]
 
 

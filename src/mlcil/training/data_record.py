@@ -23,6 +23,9 @@ from ..core.files import read_json
 from ..data.images import BY_LABELS, PRESENT, UNKNOWN, DataSet, LabelledImages
 from ..data.protocol import Protocol, Session
 
+ImageKey = tuple[str, int, int]
+"""The digest of an image, its arrival, and how many such images stand before it."""
+
 
 class Row(NamedTuple):
     """An image of the data."""
@@ -135,7 +138,12 @@ def read_record(file: Path) -> DataRecord:
         raise UserError(f"{file} is not the record of a run's data: bad or missing entry {error}") from None
 
 
-def image_keys(rows: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
+def data_file(run: Path) -> Path:
+    """Where the record of a run is."""
+    return run / "data.json"
+
+
+def image_keys(rows: Iterable[tuple[str, int]]) -> list[ImageKey]:
     """What names each image in any order, from contents and arrivals; benchmarks may hold an image twice."""
     seen: Counter[tuple[str, int]] = Counter()
     found = []
@@ -145,7 +153,7 @@ def image_keys(rows: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _keys_of(rows: Sequence[Row]) -> list[tuple[str, int, int]]:
+def keys_of(rows: Sequence[Row]) -> list[ImageKey]:
     """The keys of recorded images. A row that no session saw may stand in for one that is gone: it counts last."""
     order = sorted(range(len(rows)), key=lambda row: rows[row].first == 0)
     keys = dict(zip(order, image_keys((rows[row].content, rows[row].arrival) for row in order), strict=True))
@@ -184,7 +192,7 @@ def _arranged(images: LabelledImages, stored: Sequence[Row], begun: int, run: Pa
     assert images.digests is not None
     contents = (one.hex() for one in images.digests)
     place = {key: row for row, key in enumerate(image_keys(zip(contents, _arrivals(images), strict=True)))}
-    wanted = _keys_of(stored)
+    wanted = keys_of(stored)
     gone = [row for row, key in enumerate(wanted) if key not in place]
     lost = [stored[row].path for row in gone if 0 < stored[row].first <= begun]
     if lost:

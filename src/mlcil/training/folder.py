@@ -16,7 +16,7 @@ from ..core.locks import FileLock
 from ..evaluation.results import RunResult, write_results
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from .config import RunConfig, read_config
-from .data_record import DataRecord, read_record
+from .data_record import DataRecord, data_file, read_record
 from .environment import environment
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ class RunFolder:
         Raises:
             UserError: there is no record, or it is damaged.
         """
-        return read_record(self.path / "data.json") if self.begun_sessions() else None
+        return read_record(data_file(self.path)) if self.begun_sessions() else None
 
     def save_record(self, record: DataRecord) -> None:
         """Note what the run is given."""
-        self._once(lambda: write_text(self.path / "data.json", record.to_text()))
+        self._once(lambda: write_text(data_file(self.path), record.to_text()))
 
     def log(self, *records: Mapping[str, Any]) -> None:
         """Append a line for each record to metrics.jsonl."""
