@@ -44,6 +44,11 @@ def test_an_explanation_that_fails_is_left_out():
     assert (done.returncode, done.stderr) == (130, "mlcil: interrupted\n")
 
 
+def test_a_name_that_is_not_text_is_escaped():
+    done = interrupted("interruption.explain_with(lambda: os.fsdecode(b'caf\\xe9') + ' is kept')")
+    assert (done.returncode, done.stderr) == (130, "mlcil: caf\\udce9 is kept\n")
+
+
 def test_only_the_first_process_of_a_run_prints():
     done = interrupted("", LOCAL_RANK="1")
     assert (done.returncode, done.stderr) == (130, "")

@@ -83,4 +83,5 @@ def _print_line() -> None:
         text = _explain()
     with suppress(OSError):
         before = _SHOW_CURSOR + _CLEAR_LINE if os.isatty(2) else ""
-        os.write(2, f"{before}mlcil: {text}\n".encode())  # not sys.stderr, which may be in use right now
+        line = f"{before}mlcil: {text}\n".encode(errors="backslashreplace")  # names of files need not be valid text
+        os.write(2, line)  # not sys.stderr, which may be in use right now
