@@ -1,4 +1,7 @@
 import csv
+import os
+import subprocess
+import sys
 
 import pytest
 from PIL import Image
@@ -50,6 +53,22 @@ def test_sound_data_have_nothing_to_fix(tmp_path, sound):
     assert ["cat", "12", "16", "0", "12", "16", "0"] in cells
     assert ["1", "cat", "16", "4", "16"] in cells
     assert ["2", "dog", "16", "4", "28"] in cells
+
+
+def test_names_that_are_not_text_are_escaped(tmp_path, sound):
+    write_table(tmp_path, [*sound, ["gone.png", "cat", "train"]])
+    folder = tmp_path.parent / os.fsdecode(b"caf\xe9")
+    tmp_path.rename(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "mlcil", "check", str(folder / "labels.csv")],
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"reading {tmp_path.parent}/caf\\udce9/labels.csv" in done.stdout
+    assert "caf\\udce9/gone.png" in done.stdout
 
 
 def test_faults_are_named_the_worst_first(tmp_path, sound):

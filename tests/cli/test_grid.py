@@ -1,12 +1,16 @@
-"""What the words of `mlcil grid` stand for."""
+"""What the words of `mlcil grid` stand for, and what it prints."""
 
+import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from mlcil.cli.grid import requested_runs
+from mlcil.cli.grid_view import grid_view
 from mlcil.core.errors import UserError
-from mlcil.experiments.grid import GridRun
+from mlcil.experiments.grid import Grid, GridRun
 
 
 def request(**given: Any) -> list[GridRun]:
@@ -38,3 +42,13 @@ def test_presets_by_name_come_in_the_order_given() -> None:
 def test_an_empty_word_is_a_mistake() -> None:
     with pytest.raises(UserError, match="got 'ft,,er', expected names separated by ','"):
         request(methods="ft,,er")
+
+
+@pytest.mark.parametrize(("last", "says"), [(81.25, "last mAP 81.2"), (0.0, "last mAP 0.0"), (None, "no mAP")])
+def test_a_run_that_ends_is_named_with_its_map(tmp_path: Path, last: float | None, says: str) -> None:
+    grid, output = Grid(request(methods="ft,er:2"), tmp_path), io.StringIO()
+    one = grid.progress[0]
+    one.status, one.last_map, one.seconds = "done", last, 3.0
+    with grid_view(grid, Console(file=output, width=200)) as watch:
+        watch(one)
+    assert f"{one.run.name}: done, {says}, 3 s; 1/2 done, 1 waiting" in output.getvalue()

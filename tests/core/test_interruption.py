@@ -44,6 +44,20 @@ def test_an_explanation_that_fails_is_left_out():
     assert (done.returncode, done.stderr) == (130, "mlcil: interrupted\n")
 
 
+def test_a_name_that_is_not_text_is_escaped():
+    done = interrupted("interruption.explain_with(lambda: os.fsdecode(b'caf\\xe9') + ' is kept')")
+    assert (done.returncode, done.stderr) == (130, "mlcil: caf\\udce9 is kept\n")
+
+
+@pytest.mark.parametrize("warnings", ["", "default::DeprecationWarning"])
+def test_what_workers_leave_behind_is_cleared_up_in_silence(warnings):
+    shared = "import multiprocessing\nlock = multiprocessing.get_context('forkserver').Lock()\ninterruption.install()"
+    done = interrupted(f"{shared}\nprint(os.environ['PYTHONWARNINGS'])", PYTHONWARNINGS=warnings)
+    assert done.stderr == "mlcil: interrupted before anything was done; the same command starts again\n"
+    own = "ignore::UserWarning:multiprocessing.resource_tracker"
+    assert done.stdout.strip() == (f"{warnings},{own}" if warnings else own)
+
+
 def test_only_the_first_process_of_a_run_prints():
     done = interrupted("", LOCAL_RANK="1")
     assert (done.returncode, done.stderr) == (130, "")

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from PIL import Image
 
 from mlcil import testing as checks
 from mlcil.core.errors import UserError
@@ -86,6 +88,34 @@ def test_what_is_done_is_not_run_again(finished):
     again.execute(watch=changed.append)
     assert changed == []
     assert set(states(finished.out).values()) == {"done"}
+
+
+class InThisProcess:
+    """An engine that carries out a run while it starts it."""
+
+    def start(self, work, slot):
+        run(make_config(yaml.safe_load(work.config.read_text())), work.out)
+        return SimpleNamespace(ended=lambda: "")
+
+    def close(self):
+        pass
+
+
+def test_a_finished_run_without_a_map_is_done(tmp_path, monkeypatch):
+    rows = ["path,labels,split"]
+    for number in range(8):
+        Image.new("RGB", (16, 16), (30 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,a;b,{('train', 'test')[number % 2]}")  # every image shows every class
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    changes = {"data": str(tmp_path / "labels.csv"), "epochs": 1, "cache": "none"}
+    runs = method_runs(["ft"], ["a|b"], [0], TINY | changes)
+    monkeypatch.setattr("mlcil.experiments.grid.make_engine", lambda name, processors: InThisProcess())
+    changed = []
+    for _ in range(2):
+        grid = Grid(runs, tmp_path / "grid")
+        grid.execute(watch=lambda one: one and changed.append(one.status))
+        assert [(one.status, one.last_map) for one in grid.progress] == [("done", None)]
+    assert changed == ["running", "done"]  # nothing the second time
 
 
 def test_another_configuration_is_not_taken_for_done(finished):

@@ -1,5 +1,6 @@
 """Maps that are known in advance, and drawings that hold what they should."""
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from PIL.ExifTags import Base as ExifTag
 
 from mlcil.core.errors import UserError
 from mlcil.core.state import prefixed
+from mlcil.data import contents
 from mlcil.evaluation.results import evaluate
 from mlcil.evaluation.scores import ScoredImages
 from mlcil.models.backbone import Backbone
@@ -29,10 +32,10 @@ SIZES, CLASSES = (3, 2, 2), tuple("0123456")
 OPTIONS = {"krt": {"width": 16, "heads": 4}, "ft": {}}
 
 
-def a_run(method, path=Path("run"), data=DATA):
+def a_run(method, path=Path("run"), data=DATA, **changes):
     """A run that was never trained, with weights large enough to matter."""
     values = {"method": method, "data": data, "protocol": "0,1,2|3,4|5,6", "backbone": "small_conv", "image_size": 32}
-    config = make_config(values | {"options": OPTIONS[method]})
+    config = make_config(values | {"options": OPTIONS[method]} | changes)
     made, _ = prepare_method(config, len(CLASSES))
     for size in SIZES:
         made.tagger.grow(size)
@@ -254,6 +257,36 @@ def test_files_are_drawn_under_names_of_their_own(krt_folder, tmp_path):
     assert heights[0] == heights[1] < heights[2]  # panels as tall as the image in its file
 
 
+def heic(path, picture):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="needs the extra mlcil[heic]")
+    pillow_heif.from_pillow(picture).save(path)
+
+
+def on_its_side(path, picture):
+    exif = Image.Exif()
+    exif[ExifTag.Orientation] = 6
+    picture.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+
+
+@pytest.mark.parametrize(("name", "save"), [("photo.heic", heic), ("photo.jpg", on_its_side)])
+def test_a_portrait_is_drawn_upright_whatever_its_file(krt_folder, tmp_path, name, save):
+    portrait = Image.fromarray(picture(0, (90, 60, 3)))
+    portrait.save(tmp_path / "plain.png")
+    save(tmp_path / name, portrait)
+    plain, other = explain_files(krt_folder, [tmp_path / "plain.png", tmp_path / name], tmp_path / "out")
+    assert height_of(other) == height_of(plain)
+
+
+def test_the_largest_image_is_as_large_as_the_run_allows(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000_000)  # Pillow's own limit does not matter
+    photo = tmp_path / "large.jpg"
+    Image.new("L", (8000, 6500)).save(photo)
+    (drawn,) = explain_files(stored("ft", tmp_path / "large", megapixels=100), [photo], tmp_path / "out")
+    assert drawn.is_file()
+    with pytest.raises(UserError, match=r"large\.jpg: 52\.0 megapixels, more than the limit of 50"):
+        explain_files(stored("ft", tmp_path / "usual"), [photo], tmp_path / "out")
+
+
 def test_an_image_is_never_overwritten(krt_folder, tmp_path):
     images = [image_file(tmp_path / name, 0) for name in ("cat.png", "cat-explained.png")]
     before = [image.read_bytes() for image in images]
@@ -282,6 +315,35 @@ def test_test_images_are_varied_and_always_the_same(krt_folder):
         assert 2 <= len(labels) <= 4
         assert len({run.session_of(CLASSES.index(label)) for label in labels}) >= 2
     assert len({label for _, _, labels in chosen for label in labels}) == 7
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of twelve photos, older than a moment, half of them to test with."""
+    rows = ["path,labels,split"]
+    for number in range(12):
+        file = image_file(tmp_path / f"{number}.png", number)
+        os.utime(file, (1000, 1000))
+        rows.append(f"{file.name},{number % 7};{(number + 1) % 7},{'test' if number < 6 else 'train'}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    return str(tmp_path / "labels.csv")
+
+
+def test_only_the_chosen_test_images_are_read_again(table, tmp_path, monkeypatch):
+    run, read = a_run("ft", data=table, cache=str(tmp_path / "cache")), []
+    first = pick_test_images(run, 2)
+    original = contents.read_content
+    monkeypatch.setattr(contents, "read_content", lambda path: read.append(path) or original(path))
+    assert [path for path, _, _ in pick_test_images(run, 2)] == [path for path, _, _ in first]
+    assert read == []
+
+
+def test_test_images_that_are_too_large_for_the_run_are_passed_over(table, tmp_path):
+    image_file(tmp_path / "3.png", 3, (40, 40, 3))
+    changes = {"data": table, "cache": str(tmp_path / "cache")}
+    chosen = pick_test_images(a_run("ft", **changes, megapixels=0.0015), 9)
+    assert sorted(Path(path).name for path, _, _ in chosen) == [f"{number}.png" for number in (0, 1, 2, 4, 5)]
+    assert len(pick_test_images(a_run("ft", **changes), 9)) == 6
 
 
 def test_a_report_gets_captions_and_drawings(krt_folder):

@@ -73,6 +73,18 @@ def test_an_image_may_be_a_file_an_image_of_pillow_or_an_array(trained, tmp_path
         run.predict([np.zeros((3, 4))])
 
 
+def test_a_file_may_be_as_large_as_in_training(copied, tmp_path):
+    file = tmp_path / "a.png"
+    Image.new("RGB", (40, 30)).save(file)
+    change(copied, megapixels=0.0012)
+    assert open_run(copied).predict(file).shape == (1, 7)
+    change(copied, megapixels=0.0011)
+    run = open_run(copied)
+    for read in (run.predict, lambda path: read_images(run, [path])):
+        with pytest.raises(UserError, match=r"a\.png: 0\.1 megapixels, more than the limit of 0\.0011"):
+            read(file)
+
+
 def test_any_finished_session_can_be_had(trained):
     run = open_run(trained["krt"], 2)
     assert (run.session, run.classes, run.path) == (2, tuple("01234"), trained["krt"])

@@ -11,6 +11,7 @@ import typer
 
 from ..core.errors import UserError
 from ..core.interruption import explain_with, install, is_first_process
+from ..core.output import escape_what_cannot_be_shown
 from .options import with_settings
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line; a user's mistake is one line, a bug keeps its traceback."""
     install()
+    escape_what_cannot_be_shown()
     try:
         app()
     except UserError as error:

@@ -45,9 +45,10 @@ def grid_view(grid: Grid, console: Console) -> Iterator[Watch]:
 
 
 def _event(grid: Grid, progress: Progress) -> str:
+    last = "no mAP" if progress.last_map is None else f"last mAP {progress.last_map:.1f}"
     event = {
         "running": "started",
-        "done": f"done, last mAP {progress.last_map or 0:.1f}, {duration(progress.seconds)}",
+        "done": f"done, {last}, {duration(progress.seconds)}",
         "failed": f"FAILED: {progress.error}",
     }[progress.status]
     return f"{progress.run.name}: {event}; {_counts(grid)}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from subprocess import Popen
 
+_SILENCE = "ignore::UserWarning:multiprocessing.resource_tracker"
 _SHOW_CURSOR, _CLEAR_LINE = "\x1b[?25h", "\r\x1b[2K"  # what a live display leaves behind
 
 
@@ -35,6 +36,7 @@ def install() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
+    _silence_the_tracker()
     atexit.register(_ignore)  # else Python restores the defaults while it tears itself down
 
 
@@ -57,6 +59,13 @@ def end_with_me(processes: Sequence[Popen[bytes]]) -> None:
 def is_first_process() -> bool:
     """Of the processes of one run on a machine, only the first prints."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def _silence_the_tracker() -> None:
+    """Keep a process of Python's own, which clears up after the workers of one that ended, from warning about that."""
+    given = os.environ.get("PYTHONWARNINGS", "")
+    if _SILENCE not in given:
+        os.environ["PYTHONWARNINGS"] = f"{given},{_SILENCE}".lstrip(",")
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -83,4 +92,5 @@ def _print_line() -> None:
         text = _explain()
     with suppress(OSError):
         before = _SHOW_CURSOR + _CLEAR_LINE if os.isatty(2) else ""
-        os.write(2, f"{before}mlcil: {text}\n".encode())  # not sys.stderr, which may be in use right now
+        line = f"{before}mlcil: {text}\n".encode(errors="backslashreplace")  # names of files need not be valid text
+        os.write(2, line)  # not sys.stderr, which may be in use right now

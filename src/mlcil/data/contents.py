@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -55,7 +54,7 @@ class Contents:
         stamps = {path: Stamp.of(path) for path in paths} if self.index else dict.fromkeys(paths)
         found = self._remembered({path: stamp for path, stamp in stamps.items() if stamp})
         unread = [path for path in stamps if path not in found]
-        with ThreadPoolExecutor(self.workers) as pool, warnings.catch_warnings(action="ignore"):
+        with ThreadPoolExecutor(self.workers) as pool:
             for start in range(0, len(unread), SAVED_TOGETHER):
                 began, part = time.time_ns(), unread[start : start + SAVED_TOGETHER]
                 chunks = [part[at : at + CHUNK] for at in range(0, len(part), CHUNK)]
@@ -83,7 +82,7 @@ class Contents:
         entries = {
             path: (stamp, Entry(facts.digest, facts.width, facts.height, facts.format))
             for path, stamp in stamps.items()
-            if stamp and stamp.changed < began - FRESH and not (facts := found[path]).problem
+            if stamp and abs(began - stamp.changed) > FRESH and not (facts := found[path]).problem
         }
         if entries:
             FileIndex(self.index).add(entries)

@@ -14,8 +14,8 @@ TOGETHER = 500  # paths in one question; SQLite allows 999 in its oldest version
 WAIT = 1.0  # seconds for a process that writes into the index; reading the files instead always works
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS files_1 (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, inode INTEGER, "
-    "digest BLOB, width INTEGER, height INTEGER, format TEXT) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS files_2 (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, touched INTEGER, "
+    "inode INTEGER, digest BLOB, width INTEGER, height INTEGER, format TEXT) WITHOUT ROWID"
 )
 
 T = TypeVar("T")
@@ -25,7 +25,8 @@ class Stamp(NamedTuple):
     """What changes when a file does."""
 
     size: int
-    changed: int  # time of the last change, in nanoseconds since 1970
+    changed: int  # time of the last change, in nanoseconds since 1970; a program may set it back
+    touched: int  # the same of its inode, which no program can set
     inode: int
 
     @staticmethod
@@ -35,7 +36,8 @@ class Stamp(NamedTuple):
             status = os.stat(path)
         except (OSError, ValueError):
             return None
-        return Stamp(status.st_size, status.st_mtime_ns, status.st_ino & 0x7FFFFFFFFFFFFFFF)  # SQLite has a sign
+        inode = status.st_ino & 0x7FFFFFFFFFFFFFFF  # SQLite has a sign
+        return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)
 
 
 class Entry(NamedTuple):
@@ -66,12 +68,12 @@ class FileIndex:
     def add(self, entries: Mapping[str, tuple[Stamp, Entry]]) -> None:
         """Remember these files."""
         rows = [(_key(path), *stamp, *entry) for path, (stamp, entry) in entries.items()]
-        question = "INSERT OR REPLACE INTO files_1 VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        question = "INSERT OR REPLACE INTO files_2 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         self._attempt(lambda connection: connection.executemany(question, rows))
 
     def forget(self, path: str) -> None:
         """Forget a file."""
-        self._attempt(lambda connection: connection.execute("DELETE FROM files_1 WHERE path = ?", (_key(path),)))
+        self._attempt(lambda connection: connection.execute("DELETE FROM files_2 WHERE path = ?", (_key(path),)))
 
     def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """Do it in one transaction; None if that is not possible."""
@@ -92,9 +94,9 @@ class FileIndex:
 def _find(connection: sqlite3.Connection, stamps: Mapping[str, Stamp]) -> dict[str, Entry]:
     found, paths = {}, iter(stamps)
     while part := {_key(path): path for path in islice(paths, TOGETHER)}:
-        question = f"SELECT * FROM files_1 WHERE path IN ({', '.join('?' * len(part))})"
-        for key, size, changed, inode, *entry in connection.execute(question, list(part)):
-            if stamps[part[key]] == (size, changed, inode):
+        question = f"SELECT * FROM files_2 WHERE path IN ({', '.join('?' * len(part))})"
+        for key, size, changed, touched, inode, *entry in connection.execute(question, list(part)):
+            if stamps[part[key]] == (size, changed, touched, inode):
                 found[part[key]] = Entry(*entry)
     return found
 

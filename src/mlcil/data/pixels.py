@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,9 +108,7 @@ class DecodedPixels:
         with ThreadPoolExecutor(self.workers) as pool:
             for start in range(0, len(rows), CHUNK):
                 chunk = rows[start : start + CHUNK]
-                with warnings.catch_warnings(action="ignore"):  # around all threads, which share the filters
-                    images = list(pool.map(self._decode, chunk))
-                yield from zip(chunk, images, strict=True)
+                yield from zip(chunk, list(pool.map(self._decode, chunk)), strict=True)
 
     def _decode(self, row: int) -> NDArray[np.uint8] | BadImage:
         path = self.paths[row]

@@ -33,11 +33,11 @@ def _decoded(content: bytes) -> tuple[str | None, str | None]:
     for encoding, name in (("utf-16-le", "UTF-16"), ("utf-16-be", "UTF-16")):
         if _zeros_say(content[:4096], encoding):
             return _attempt(content, encoding), name
-    for encoding, guessed in (("utf-8-sig", None), ("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):
+    for encoding, guessed in (("utf-8-sig", None), ("cp1252", "Windows-1252")):
         text = _attempt(content, encoding)
         if text is not None:
             return text, guessed
-    return None, None
+    return content.decode("latin-1"), "Latin-1"  # which has every byte
 
 
 def _attempt(content: bytes, encoding: str) -> str | None:

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 from ..core.errors import UserError
+from ..core.output import escape_what_cannot_be_shown
 
 
 def _stop_with_the_grid() -> None:
@@ -23,6 +24,7 @@ def _stop_with_the_grid() -> None:
 def main(config: str, out: str) -> int:
     """Run the experiment; returns 2 for a user's mistake, which is then the last line of standard error."""
     threading.Thread(target=_stop_with_the_grid, daemon=True).start()
+    escape_what_cannot_be_shown()
     from rich.console import Console
 
     from ..training.config import make_config, read_config

@@ -40,7 +40,7 @@ class Progress:
         status: waiting, running, done or failed.
         seconds: time spent on it in this launch of the grid.
         error: how it failed, in one line.
-        last_map: mAP after the last session, once the run is finished.
+        last_map: mAP after the last session, once the run is finished; None if it has none.
         running, slot, began: while it is running, its process, its slot and when it started.
     """
 
@@ -85,9 +85,10 @@ class Grid:
         self.out, self.jobs, self.command = out.resolve(), jobs, command
         self.threads = max(1, (os.cpu_count() or 1) // jobs)
         self.bases = str(self.out / BASES) if shares_bases else None
-        self.progress = [Progress(run, last_map=self._result(run)) for run in runs]
+        self.progress = [Progress(run) for run in runs]
         for one in self.progress:
-            one.status = "waiting" if one.last_map is None else "done"
+            if self._is_finished(one):
+                one.status = "done"
         self.began = time.monotonic()
 
     def check(self, engine: str = "local", say: Say = lambda text: None) -> None:
@@ -169,8 +170,7 @@ class Grid:
 
     def _end(self, one: Progress, error: str) -> None:
         one.running, one.error = None, error
-        one.last_map = self._result(one.run)
-        one.status = "done" if one.last_map is not None and not error else "failed"
+        one.status = "done" if self._is_finished(one) and not error else "failed"
         if one.status == "failed" and not error:
             one.error = "it ended before all sessions were finished"
         self._save()
@@ -183,16 +183,18 @@ class Grid:
         write_text(config, yaml.safe_dump(replace(run.config, settings=settings).to_dict(), sort_keys=False))
         return Work(config, self.out / run.name, self.log_file(run), threads, settings.devices)
 
-    def _result(self, run: GridRun) -> float | None:
-        """The last mAP, if the folder holds a finished run with this configuration."""
-        folder = self.out / run.name
+    def _is_finished(self, one: Progress) -> bool:
+        """Whether the folder holds a finished run with this configuration, whose mAP is then noted."""
+        folder = self.out / one.run.name
         try:
             results, stored = read_json(folder / "results.json"), read_config(folder / "config.yaml")
-            if results["finished"] and not run.config.differences(stored):
-                return float(results["last_map"])
+            if results["finished"] and not one.run.config.differences(stored):
+                last = results["last_map"]  # null where every test image shows every class
+                one.last_map = None if last is None else float(last)
+                return True
         except (UserError, KeyError, TypeError, ValueError):
             pass  # missing or damaged: the run itself will say what is wrong
-        return None
+        return False
 
     def _save(self) -> None:
         runs = [

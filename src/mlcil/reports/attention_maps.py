@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..core.errors import UserError
-from ..data.decoding import BadImage, decode, resized
+from ..data.decoding import BadImage, decode, inspect, read_content, resized
 from ..data.images import PRESENT
 from ..data.sources import load
 from ..serving.explanation import MOST, check_has_maps, explain
 from ..serving.trained_run import TrainedRun, open_run, read_images
+from ..training.prepare import open_contents
 from .explanation_drawing import draw
 from .style import free_name, save_png
 
@@ -55,7 +55,8 @@ def explain_files(
     if own := {file.resolve() for file in files} & {image.resolve() for image in images}:
         raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
     for image, picture, file in zip(images, pixels, files, strict=True):
-        explanation = replace(explain(run, picture, threshold, most), pixels=_in_proportion(picture, image))
+        shown = _in_proportion(picture, image, run.config.settings.megapixels)
+        explanation = replace(explain(run, picture, threshold, most), pixels=shown)
         figure = draw(explanation, f"{image.name} after session {run.session}")
         save_png(figure, file, dpi=figure.dpi)
     return files
@@ -74,14 +75,15 @@ def pick_test_images(run: TrainedRun, count: int) -> list[tuple[str, NDArray[np.
         UserError: the data cannot be read, or no test image shows a class of the run.
     """
     settings = run.config.settings
-    test = load(settings.data, settings.images).test.with_classes(run.classes)
+    contents = open_contents(settings, say=lambda text: None)  # the index of the run, which knows the files
+    test = load(settings.data, settings.images, contents).test.with_classes(run.classes)
     present = test.labels == PRESENT  # (N, K)
     sessions = np.array([run.session_of(column) for column in range(len(run.classes))])
     chosen: list[tuple[str, NDArray[np.uint8], tuple[str, ...]]] = []
     for row in _by_variety(present, sessions):
         try:
             if test.pixels is None:
-                picture = decode(test.paths[row], settings.image_size)
+                picture = decode(test.paths[row], settings.image_size, settings.megapixels)
             else:
                 picture = resized(Image.fromarray(test.pixels[row]), settings.image_size)
         except BadImage:
@@ -110,12 +112,10 @@ def maps_for_report(run_path: Path, count: int) -> list[tuple[str, Figure]]:
     return drawings
 
 
-def _in_proportion(square: NDArray[np.uint8], file: Path) -> NDArray[np.uint8]:
+def _in_proportion(square: NDArray[np.uint8], file: Path, megapixels: float) -> NDArray[np.uint8]:
     """The square picture (size, size, 3), stretched to the proportions of its file unless they are extreme."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the file has been decoded before, so whatever is odd about it is harmless
-        with Image.open(file) as image:
-            aspect = min(max(image.height / image.width, 0.5), 1.5)
+    header = inspect(str(file), read_content(str(file)), megapixels)
+    aspect = min(max(header.height / header.width, 0.5), 1.5)
     size = len(square)
     shape = (size, round(size * aspect)) if aspect < 1 else (round(size / aspect), size)  # width, height
     return np.asarray(Image.fromarray(square).resize(shape, Image.Resampling.BICUBIC))

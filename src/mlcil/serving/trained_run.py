@@ -90,7 +90,7 @@ class TrainedRun:
         """One image resized as for training, uint8 (size, size, 3)."""
         size = self.config.settings.image_size
         if isinstance(image, str | Path):
-            return decode(str(image), size)
+            return decode(str(image), size, self.config.settings.megapixels)
         if isinstance(image, Image.Image):
             return resized(upright_rgb(image), size)
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
@@ -117,7 +117,8 @@ def open_run(path: Path, session: int | None = None) -> TrainedRun:
 
 def read_images(run: TrainedRun, paths: Sequence[Path]) -> NDArray[np.uint8]:
     """Decode image files and resize them as for training, uint8 (N, size, size, 3)."""
-    return np.stack([decode(str(path), run.config.settings.image_size) for path in paths])
+    settings = run.config.settings
+    return np.stack([decode(str(path), settings.image_size, settings.megapixels) for path in paths])
 
 
 def _as_list(images: Picture | Sequence[Picture]) -> Sequence[Picture]:

@@ -1,0 +1,15 @@
+"""Text that cannot be shown, printed by a process whose output would refuse it."""
+
+import os
+import subprocess
+import sys
+
+
+def test_what_cannot_be_shown_is_escaped():
+    code = (
+        "import sys\nfrom mlcil.core.output import escape_what_cannot_be_shown\nescape_what_cannot_be_shown()\n"
+        "print('caf\\udce9 \u65e5')\nprint('caf\\udce9', file=sys.stderr)"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1:strict"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("caf\\udce9 \\u65e5\n", "caf\\udce9\n")
