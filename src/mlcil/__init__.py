@@ -124,6 +124,7 @@ def check(
     order: str | None = None,
     images: str | None = None,
     negatives: str = "auto",
+    decode: bool = False,
 ) -> Review:
     """Look at a data set as a run would, and train nothing.
 
@@ -132,6 +133,7 @@ def check(
         protocol, order: classes of each session, as for a run; None for no protocol.
         images: the folder to which the image paths in a table are relative.
         negatives: "auto", "none" or "labelled", as for a run.
+        decode: decode every image, and not only look at its header.
 
     Returns:
         The images, the sessions, and the `findings`, the worst first.
@@ -139,11 +141,11 @@ def check(
     Raises:
         UserError: the data set cannot be read, or the protocol does not fit it.
     """
-    from .data.contents import Contents
+    from .data.contents import Contents, index_file
     from .data.pixels import default_cache
     from .data.review import review
 
-    return review(data, Contents(default_cache() / "files.sqlite"), images, protocol, order, negatives)
+    return review(data, Contents(index_file(default_cache())), images, protocol, order, negatives, decode)
 
 
 def load(run: str | Path, session: int | None = None) -> TrainedRun:

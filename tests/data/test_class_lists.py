@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from mlcil.core.errors import UserError
-from mlcil.data.class_lists import parse, quoted
+from mlcil.data.class_lists import is_list, parse
 
 NAMES = some.text(min_size=1).filter(str.strip)
 
@@ -34,15 +34,19 @@ def test_open_quotes(text):
         parse(text)
 
 
-def test_quoted():
-    assert [quoted(name) for name in ("traffic light", "a,b", 'x"y', " z")] == [
-        "traffic light",
-        '"a,b"',
-        '"x""y"',
-        '" z"',
-    ]
-
-
 @given(some.lists(some.lists(NAMES, min_size=1), min_size=1))
-def test_parse_reverses_quoted(lists):
+def test_every_name_can_be_written_in_quotes(lists):
+    def quoted(name):
+        return '"' + name.replace('"', '""') + '"'
+
     assert parse("|".join(",".join(map(quoted, names)) for names in lists)) == lists
+
+
+def test_what_is_a_list():
+    assert [is_list(text) for text in ("cat", "B0-C2", "cat,dog", "cat|dog", '"cat"')] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]

@@ -3,7 +3,7 @@ import numpy as np
 from mlcil.data.contents import FileFacts
 from mlcil.data.images import DataSet, LabelledImages, Level
 from mlcil.data.protocol import make_protocol
-from mlcil.data.review import count_labels, listed, review_files, review_protocol
+from mlcil.data.review import count_labels, review_files, review_protocol
 
 
 def data_of(train, test, classes):
@@ -73,8 +73,3 @@ def test_files_that_cannot_be_read_come_with_their_reason():
         (Level.FIX_FIRST, "2 images cannot be read (truncated): b, c"),
         (Level.LOOK, "smaller than 64 pixels: 1 image, d"),
     ]
-
-
-def test_long_lists_are_cut():
-    assert listed(["a", "b"]) == "a, b"
-    assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"

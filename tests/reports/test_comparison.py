@@ -243,7 +243,7 @@ def test_the_remarks_say_what_chance_alone_would_do_and_what_the_interval_covers
     text = printed(an_outcome(5.0, 1.0, 9.0, without_positives=["yak"]))
     assert "1 of 2 classes marked * (the interval excludes 0); about 0.1 would be marked by chance" in text
     assert "One seed: the interval covers the choice of test images, not the luck of the seed." in text
-    assert "No test image shows yak: left out." in text
+    assert "Left out, as no test image or every one shows it: yak." in text
     many = printed(an_outcome(5.0, 1.0, 9.0, pairs=5))
     assert "the choice of test images and of seeds." in many
     assert "One seed" not in many

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from statistics import median
 
 from rich.console import Console
@@ -13,16 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.progress import progress_line
-from ..data.contents import Contents, FileFacts
-from ..data.decoding import BadImage, decode
-from ..data.images import PRESENT, Finding, Level
+from ..core.words import listed
+from ..data.contents import Contents, FileFacts, index_file
+from ..data.images import PRESENT, Level
 from ..data.pixels import default_cache
 from ..data.protocol import Protocol, Session
-from ..data.review import Review, count_labels, listed, review
+from ..data.review import Review, count_labels, review
 
 CLASSES_SHOWN = 100
 HEADINGS = {Level.FIX_FIRST: "fix first", Level.LOOK: "look at", Level.NOTE: "good to know"}
-ANY_SIZE = 32  # pixels; to see whether an image can be decoded, a small copy will do
 
 
 def check_data(
@@ -47,10 +44,8 @@ def check_data(
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     say(f"reading {spec}")
-    contents = Contents(default_cache() / "files.sqlite", on_progress=progress_line(say, "looking into image files"))
-    found = review(spec, contents, images, protocol, order, negatives)
-    if decode:
-        found = replace(found, findings=tuple(sorted((*found.findings, *decode_all(found)))))
+    contents = Contents(index_file(default_cache()), on_progress=progress_line(say, "looking into image files"))
+    found = review(spec, contents, images, protocol, order, negatives, decode)
     show_review(found, console)
     return not any(level == Level.FIX_FIRST for level, _ in found.findings)
 
@@ -70,22 +65,6 @@ def show_review(review: Review, console: Console) -> None:
             console.print(Text(f"  - {text}"), soft_wrap=True)
     if not any(level < Level.NOTE for level, _ in review.findings):
         console.print("nothing to fix")
-
-
-def decode_all(review: Review) -> list[Finding]:
-    """Decode every image whose header is in order, and name those that cannot be decoded."""
-    paths = (*review.data.train.paths, *review.data.test.paths)
-    with ThreadPoolExecutor(2) as pool:
-        found = pool.map(_problem, [path for path, one in zip(paths, review.files, strict=False) if not one.problem])
-    return [Finding(Level.FIX_FIRST, text) for text in found if text]
-
-
-def _problem(path: str) -> str | None:
-    try:
-        decode(path, ANY_SIZE)
-    except BadImage as error:
-        return str(error)
-    return None
 
 
 def _overview(review: Review) -> Iterator[str]:

@@ -10,6 +10,11 @@ from ..core.errors import UserError
 _NAME = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,|]*))(?=[,|]|\Z)')
 
 
+def is_list(text: str) -> bool:
+    """Whether a text lists class names; a single name without quotes cannot be told from another word."""
+    return bool(set(text) & set('|,"'))
+
+
 def parse(text: str) -> list[list[str]]:
     """The class names of each session.
 
@@ -34,10 +39,3 @@ def parse(text: str) -> list[list[str]]:
             return sessions
         if text[match.end()] == "|":
             sessions.append([])
-
-
-def quoted(name: str) -> str:
-    """A class name as `parse` reads it, in quotes where it needs them."""
-    if name == name.strip() and not set(name) & set(',|"'):
-        return name
-    return '"' + name.replace('"', '""') + '"'

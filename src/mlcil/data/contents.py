@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .decoding import BadImage, inspect, read_content
+from .decoding import MEGAPIXELS, BadImage, inspect, read_content
 from .file_index import Entry, FileIndex, Stamp
 from .images import LabelledImages
 
@@ -45,7 +45,7 @@ class Contents:
     """
 
     index: Path | None = None
-    megapixels: float = 50.0
+    megapixels: float = MEGAPIXELS
     workers: int = 2
     on_progress: Callable[[int, int], None] | None = None
 
@@ -101,6 +101,11 @@ class Contents:
         except BadImage as error:
             return FileFacts(digest, error.reason, 0, 0, "", len(content))
         return FileFacts(digest, None, header.width, header.height, header.format, len(content))
+
+
+def index_file(cache: Path) -> Path:
+    """Where the index is in a cache folder."""
+    return cache / "files.sqlite"
 
 
 def fingerprinted(images: LabelledImages, contents: Contents) -> LabelledImages:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import UserError, unknown_name
+from ..core.words import counted
 from .folder_metadata import metadata_files, read_metadata
 from .images import BY_LABELS, UNKNOWN, Finding, Level
 from .listing import Listing
@@ -135,7 +136,8 @@ def _from_folders(
         raise UserError(f"{base} has no class folders besides the negatives {negatives!r}")
     if len(labelled) < len(photos):
         loose = photos[names.index("")]
-        text = f"{_are(len(photos) - len(labelled))} in no class folder of {base} and left out, first {loose}"
+        count = counted(len(photos) - len(labelled), "image is", "images are")
+        text = f"{count} in no class folder of {base} and left out, first {loose}"
         findings += (Finding(Level.LOOK, text),)
     chosen = [photos[row] for row in labelled]
     return _listing(base, chosen, (classes, matrix, findings), [parts[row] for row in labelled], test_fraction)
@@ -165,7 +167,8 @@ def _from_sidecars(base: Path, photos: list[Path], sidecars: dict[Path, list[Pat
     matrix[unlabelled] = UNKNOWN
     if unlabelled:
         first = photos[unlabelled[0]]
-        text = f"{_are(len(unlabelled))} without keywords in {base}, first {first}; taken as not looked at"
+        count = counted(len(unlabelled), "image is", "images are")
+        text = f"{count} without keywords in {base}, first {first}; taken as not looked at"
         findings += (Finding(Level.NOTE, text),)
     if damaged:
         count = "1 sidecar is" if len(damaged) == 1 else f"{len(damaged)} sidecars are"
@@ -185,7 +188,3 @@ def _listing(
     arrivals = np.full(len(paths), BY_LABELS, dtype=np.int16)
     places = ("",) * len(paths)
     return Listing(str(base), paths, matrix, classes, tuple(parts), arrivals, places, test_fraction, findings)
-
-
-def _are(count: int) -> str:
-    return "1 image is" if count == 1 else f"{count} images are"

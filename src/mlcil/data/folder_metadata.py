@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import UserError
+from ..core.words import counted
 from .images import ABSENT, UNKNOWN, Finding, Level
 from .listing import Listing
 from .table import SPLITS, read_table
@@ -46,7 +47,7 @@ def read_metadata(
     listed = set(map(os.path.abspath, whole.paths))
     left = [photo for photo in photos if os.path.abspath(photo) not in listed]
     if left:
-        count = "1 image is" if len(left) == 1 else f"{len(left)} images are"
+        count = counted(len(left), "image is", "images are")
         finding = Finding(Level.LOOK, f"{count} in {root} but not in its metadata and left out, first {left[0]}")
         whole = replace(whole, findings=(*whole.findings, finding))
     return replace(whole, parts=parts)

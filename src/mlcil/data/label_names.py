@@ -7,6 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from ..core.words import counted
 from .images import Finding, Level
 
 SEPARATORS = {"semicolon": ";", "comma": ",", "pipe": "|", "slash": "/", "tab": "\t", "blank": " "}
@@ -55,7 +56,7 @@ def _joined_text(joined: Counts, separator: str, word: str) -> str:
     others = "another label contains" if len(joined) == 2 else f"{len(joined) - 1} more labels contain"
     more = f", and {others} {SEPARATORS[word]!r}" if len(joined) > 1 else ""
     return (
-        f"{_images(joined[first])} {'has' if joined[first] == 1 else 'have'} the label {first!r}{more}; labels are "
+        f"{counted(joined[first], 'image has', 'images have')} the label {first!r}{more}; labels are "
         f"separated by {separator!r}, so this is one label; add separator={word} to the data set's name if it is two"
     )
 
@@ -90,10 +91,6 @@ def _by_one_letter(one: str, two: str) -> bool:
 
 
 def _named(groups: list[list[str]], counts: Counts) -> str:
-    texts = [" and ".join(f"{name!r} ({_images(counts[name])})" for name in names) for names in groups[:SHOWN]]
+    texts = [" and ".join(f"{name!r} ({counted(counts[name], 'image')})" for name in names) for names in groups[:SHOWN]]
     more = [f"{len(groups) - SHOWN} more"] if len(groups) > SHOWN else []
     return "; ".join(texts + more)
-
-
-def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count} images"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
+from ..core.words import counted
 from .contents import Contents, FileFacts
 from .images import ABSENT, BY_LABELS, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 
@@ -159,20 +160,17 @@ class _Merged:
             (Level.LOOK, self.torn, "both for testing and for training", "taken for testing alone"),
             (Level.LOOK, self.emptied, "both without and with labels", "the labels were taken"),
         ]
-        found = [
-            Finding(level, f"{_images(len(rows))} {how} in {self.listing.source}, first {self._pair(rows[0])}; {then}")
-            for level, rows, how, then in told
-            if rows
-        ]
+        found = []
+        for level, rows, how, then in told:
+            if rows:
+                count = counted(len(rows), "image stands", "images stand")
+                text = f"{count} {how} in {self.listing.source}, first {self._pair(rows[0])}; {then}"
+                found.append(Finding(level, text))
         if self.disputed:
-            count = f"{len(self.disputed)} labels are" if len(self.disputed) > 1 else "1 label is"
+            count = counted(len(self.disputed), "label is", "labels are")
             text = f"{count} both 1 and 0 in {self.listing.source}, first {self.disputed[0]}; taken as unknown"
             found.append(Finding(Level.LOOK, text))
         return tuple(found)
 
     def _pair(self, rows: list[int]) -> str:
         return f"{self.listing.where(rows[0])} and {self.listing.where(rows[1])}"
-
-
-def _images(count: int) -> str:
-    return "1 image stands" if count == 1 else f"{count} images stand"

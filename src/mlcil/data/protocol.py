@@ -172,7 +172,7 @@ def make_protocol(
 
 def session_classes(classes: Sequence[str], text: str, order: str | None = None) -> tuple[list[str], list[int]]:
     """The classes of all sessions one after another, and the number of each session's; see `make_protocol`."""
-    if set(text) & set('|,"') or text.strip() in classes:
+    if class_lists.is_list(text) or text.strip() in classes:
         if order is not None:
             raise UserError(f"protocol {text!r} fixes the class order itself; leave out the order {order!r}")
         lists = class_lists.parse(text)

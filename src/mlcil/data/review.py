@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.words import counted, listed
 from .contents import Contents, FileFacts
+from .decoding import BadImage
 from .images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
+from .pixels import DecodedPixels
 from .protocol import Protocol, Session, make_protocol
 from .sources import counts_negatives, read, resolve
 
 FEW = 10  # a class with fewer training images is hardly learned
+ANY_SIZE = 32  # pixels; to see whether an image can be decoded, a small copy will do
 SMALL = 64  # pixels; the shorter side of an image that shows little
-NAMED = 6  # names that a sentence lists before it counts the rest
 
 
 class LabelCounts(NamedTuple):
@@ -53,12 +56,14 @@ def review(
     protocol: str | None = None,
     order: str | None = None,
     negatives: str = "auto",
+    decodes: bool = False,
 ) -> Review:
     """Look at a data set as a run would, and train nothing.
 
     Arguments:
         spec, images, protocol, order, negatives: the settings `data`, `images`, ... of a run.
         contents: looks into the image files.
+        decodes: decode every image, and not only look at its header.
 
     Raises:
         UserError: the data set cannot be read, or the protocol does not fit it.
@@ -67,6 +72,8 @@ def review(
     is_in_files = data.train.pixels is None
     files = tuple(contents.look((*data.train.paths, *data.test.paths))) if is_in_files else ()
     findings = [*data.findings, *review_files((*data.train.paths, *data.test.paths), files)]
+    if decodes and is_in_files:
+        findings += _decode_all(data, files, contents)
     made, sessions = None, []
     if protocol is not None:
         made = make_protocol(data, protocol, order, counts_negatives(spec, negatives))
@@ -88,12 +95,13 @@ def review_files(paths: Sequence[str], files: Sequence[FileFacts]) -> list[Findi
         if one.problem is not None:
             reasons.setdefault(one.problem, []).append(path)
     found = [
-        Finding(Level.FIX_FIRST, f"{_images(len(bad))} cannot be read ({reason}): {listed(bad, 3)}")
+        Finding(Level.FIX_FIRST, f"{counted(len(bad), 'image')} cannot be read ({reason}): {listed(bad, 3)}")
         for reason, bad in sorted(reasons.items(), key=lambda item: -len(item[1]))
     ]
     small = [path for path, one in both if 0 < min(one.width, one.height) < SMALL]
     if small:
-        found.append(Finding(Level.LOOK, f"smaller than {SMALL} pixels: {_images(len(small))}, {listed(small, 3)}"))
+        count = counted(len(small), "image")
+        found.append(Finding(Level.LOOK, f"smaller than {SMALL} pixels: {count}, {listed(small, 3)}"))
     return found
 
 
@@ -113,10 +121,17 @@ def review_protocol(whole: DataSet, protocol: Protocol, sessions: Sequence[Sessi
     return found
 
 
-def listed(names: Iterable[str], most: int = NAMED) -> str:
-    """The names with commas between them, and how many there are beyond the first few."""
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _decode_all(data: DataSet, files: Sequence[FileFacts], contents: Contents) -> list[Finding]:
+    """Decode every image whose header is in order, and name those that cannot be decoded."""
+    paths = [path for path, one in zip((*data.train.paths, *data.test.paths), files, strict=True) if not one.problem]
+    decoder = DecodedPixels(paths, ANY_SIZE, [one.digest for one in files if not one.problem], contents.megapixels, 2)
+    found = []
+    for done, (_, image) in enumerate(decoder.compute(range(len(paths))), start=1):
+        if isinstance(image, BadImage):
+            found.append(Finding(Level.FIX_FIRST, str(image)))
+        if contents.on_progress:
+            contents.on_progress(done, len(paths))
+    return found
 
 
 def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -> list[Finding]:
@@ -125,15 +140,14 @@ def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -
     names = sorted((name for name in whole.train.classes if name not in kept), key=lambda name: (-shown[name], name))
     found = []
     if names:
-        text = listed(
-            f"{name!r} ({_images(shown[name]) if place == 0 else shown[name]})" for place, name in enumerate(names)
-        )
+        counts = [counted(shown[names[0]], "image"), *(str(shown[name]) for name in names[1:])]
+        text = listed(f"{name!r} ({count})" for name, count in zip(names, counts, strict=True))
         found.append(Finding(Level.LOOK, f"left out by the protocol: {text}"))
     used = [one.indices for one in sessions] + [one.validation.indices for one in sessions]
     unused = len(whole.train) - len(np.unique(np.concatenate(used)))
     if unused:
         why = "nothing is known about them" if protocol.has_negatives else "they show none of its classes"
-        text = f"in no session: {_images(unused)} for training, because {why}"
+        text = f"in no session: {counted(unused, 'image')} for training, because {why}"
         if protocol.has_negatives:
             text += " or their labels are of classes that the protocol leaves out"
         found.append(Finding(Level.NOTE, text))
@@ -178,7 +192,3 @@ def _unmeasurable(session: Session, counts: LabelCounts) -> list[Finding]:
 
 def _shown(part: LabelledImages) -> Counter[str]:
     return Counter(dict(zip(part.classes, count_labels(part.labels).present.tolist(), strict=True)))
-
-
-def _images(count: int) -> str:
-    return f"{count} image" if count == 1 else f"{count} images"

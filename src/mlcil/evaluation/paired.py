@@ -119,7 +119,7 @@ def paired_difference(pairs: Sequence[Pair], resamples: int = 1000, level: float
 
 
 def _comparable(pairs: Sequence[Pair]) -> tuple[list[Pair], list[str]]:
-    """The pairs with rows and classes in the same order, and the classes left out because no test image, or every one, shows them."""
+    """The pairs with rows and classes in the same order, and the classes that no test image or all of them show."""
     reference = _by_row(pairs[0][0])
     shown = (reference.labels == 1).any(axis=0) & (reference.labels == 0).any(axis=0)  # (K,)
     if not shown.any():

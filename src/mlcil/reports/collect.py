@@ -122,7 +122,7 @@ def _setting(run: RunRecord) -> str:
     kind, _, rest = run.result.data.partition(":")
     data = kind if kind == "digits" else Path((rest or kind).split(",")[0]).name or kind
     protocol = run.result.protocol
-    if set(protocol) & set('|,"'):
+    if class_lists.is_list(protocol):
         protocol = "+".join(str(len(names)) for names in class_lists.parse(protocol)) + " classes"
     return f"{data} {protocol}" + (" with negatives" if run.result.negatives == "labelled" else "")
 

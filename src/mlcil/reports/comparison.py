@@ -11,12 +11,13 @@ from rich.console import Group
 from rich.text import Text
 
 from ..core.errors import UserError
+from ..core.words import counted
 from ..evaluation.paired import ClassDifference, Difference, paired_difference
 from ..evaluation.scores import ScoredImages, load_scores, scores_file
 from ..training.data_record import ImageKey, data_file, keys_of, read_record
 from .collect import collect, distinct_names
 from .runs import RunRecord
-from .table import Row, Table, counted, fixed, to_terminal
+from .table import Row, Table, fixed, to_terminal
 
 _MARK = "*"
 _FEW_SEEDS = 5  # with fewer, resampling the seeds misses more than a fifth of the variance between them

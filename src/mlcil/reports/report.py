@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.files import write_text
+from ..core.words import counted
 from .collect import collect
 from .runs import Collection, Group
 from .sections import SectionWriter
 from .style import COLOURS
-from .table import cell_text, counted, sort_key
+from .table import cell_text, sort_key
 
 if TYPE_CHECKING:
     from jinja2 import Template

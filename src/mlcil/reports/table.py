@@ -172,11 +172,6 @@ def _one_line(text: str) -> str:
     return "".join(sign for sign in " ".join(text.split()) if sign.isprintable())
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number of things, such as "1 run" or "2 runs"."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def shorten(names: Sequence[str], width: int = 28) -> str:
     """The names in a list of about `width` characters, with the number of names that were left out."""
     shown = list(names)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.files import read_json
+from ..core.words import counted
 from ..data.images import BY_LABELS, PRESENT, UNKNOWN, DataSet, LabelledImages
 from ..data.protocol import Protocol, Session
 
@@ -118,7 +119,7 @@ class DataRecord:
         added = [row.path for row in (*now.train[len(self.train) :], *now.test[len(self.test) :])]
         kinds = ((added, "new"), (other, "labelled differently"))
         return " and ".join(
-            f"{len(paths)} image{' is' if len(paths) == 1 else 's are'} {what} (first {paths[0]})"
+            f"{counted(len(paths), 'image is', 'images are')} {what} (first {paths[0]})"
             for paths, what in kinds
             if paths
         )

@@ -17,7 +17,7 @@ from ..core.errors import UserError
 from ..core.progress import progress_line
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
-from ..data.contents import Contents, fingerprinted
+from ..data.contents import Contents, fingerprinted, index_file
 from ..data.features import Feed, KeptStem, Views
 from ..data.images import PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 from ..data.loading import PixelFeed, Preparation
@@ -132,7 +132,7 @@ def review_weights(settings: RunSettings) -> list[Finding]:
 def open_contents(settings: RunSettings, say: Say) -> Contents:
     """What looks into image files, and remembers what it found beside the cache."""
     cache = open_cache(settings)
-    index = None if cache is None else cache.folder / "files.sqlite"
+    index = None if cache is None else index_file(cache.folder)
     return Contents(index, settings.megapixels, on_progress=progress_line(say, "looking into image files"))
 
 
