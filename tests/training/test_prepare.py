@@ -1,7 +1,9 @@
 import pytest
+from PIL import Image
 
+from mlcil.core.errors import UserError
 from mlcil.training.config import RunSettings
-from mlcil.training.prepare import review_weights
+from mlcil.training.prepare import prepare_data, review_weights
 
 
 @pytest.mark.parametrize(
@@ -10,3 +12,14 @@ from mlcil.training.prepare import review_weights
 )
 def test_photographs_without_pretrained_weights_get_a_warning(weights, data, warns):
     assert bool(review_weights(RunSettings(data=data, weights=weights))) == warns
+
+
+def test_a_first_session_that_cannot_be_measured_is_named_before_training(tmp_path):
+    """Test images without any class do not help: nothing could be found in them."""
+    for number in range(6):
+        Image.new("RGB", (16, 16), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    rows = ["0.png,cat,train", "1.png,dog,train", "2.png,,train", "3.png,dog,test", "4.png,,test"]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,labels,split", *rows]))
+    settings = RunSettings(data=str(tmp_path / "labels.csv"), protocol="cat|dog", image_size=16, cache=None)
+    with pytest.raises(UserError, match=r"no test image shows any class of the first session \(cat\)"):
+        prepare_data(settings, lambda line: None)
