@@ -18,8 +18,8 @@ test-avx2: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/models tests/methods tests/training tests/experiments tests/test_testing.py
 
 lint: $(READY)
-	$(BIN)/ruff check src tests speed examples docs/generate.py docs/images
-	$(BIN)/ruff format --check src tests speed examples docs/generate.py docs/images
+	$(BIN)/ruff check src tests speed examples docs/generate.py docs/images docs/measurements
+	$(BIN)/ruff format --check src tests speed examples docs/generate.py docs/images docs/measurements
 	$(BIN)/mypy
 
 # Renew the tables of docs/ that come from the code; a test says when they are out of date.
