@@ -1,4 +1,4 @@
-"""A grid of real, tiny runs: it finishes, survives a kill and a failure, and gives the same numbers whoever runs it."""
+"""A grid of real, tiny runs: it finishes, survives Ctrl-C and a failure, and gives the same numbers whoever runs it."""
 
 import json
 import os
@@ -11,8 +11,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from PIL import Image
+from tests.signals import heed_interrupts
+from typer.testing import CliRunner
 
 from mlcil import testing as checks
+from mlcil.cli.app import app
 from mlcil.core.errors import UserError
 from mlcil.core.locks import file_lock
 from mlcil.experiments.grid import GRID_FILE, Grid, GridRun
@@ -133,40 +136,55 @@ def test_the_same_grid_on_ray_gives_the_same_numbers(finished, tmp_path):
     assert results(grid.out) == {one.name: expected[one.name] for one in runs}
 
 
-def test_a_killed_grid_takes_its_runs_along_and_is_continued(finished, tmp_path):
-    out = tmp_path / "killed"
+def test_an_interrupted_grid_takes_its_runs_along_and_is_continued(finished, tmp_path):
+    out = tmp_path / "cut"
     listed = {"settings": TINY | {"protocol": "B4-C3"}, "runs": {"ft": {"method": "ft"}}}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(listed))
-    command = [sys.executable, "-m", "mlcil", "grid", str(tmp_path / "grid.yaml"), "--out", str(out), "--jobs", "1"]
-    process = subprocess.Popen([*command, "--no-report"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (out / "ft/seed-0/session-01/state.safetensors").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert states(out)["ft/seed-0"] == "running"
-    wait_for_the_lock(out / "ft/seed-0/.lock")  # held by the run until it notices
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = ["grid", str(tmp_path / "grid.yaml"), "--out", str(out)]
+    assert interrupt(command, out / "ft/seed-0/session-01/state.safetensors") == (
+        "mlcil: interrupted; 0 of 1 runs are done, 1 in progress keeps its checkpoints; "
+        "the same command goes on from there\n"
+    )
+    log = (out / "logs/ft/seed-0.log").read_text()
+    assert "session 1/" in log
+    assert "Traceback" not in log
+    assert states(out)["ft/seed-0"] == "running"  # ended as if it had been killed
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
     assert set(states(out).values()) == {"done"}
-    whole = results(finished.out)
-    assert results(out) == {"ft/seed-0": whole["B4-C3/ft/seed-0"]}
+    assert results(out) == {"ft/seed-0": results(finished.out)["B4-C3/ft/seed-0"]}
+    assert "session 1/" not in (out / "logs/ft/seed-0.log").read_text()[len(log) :]  # it was kept
     assert (out / "report" / "index.html").exists()
 
 
-def wait_for_the_lock(file):
-    import fcntl
+def interrupt(command, when):
+    """Send Ctrl-C to a command and its children once a file is there; returns its errors when all have ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlcil", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own, to which a terminal would send Ctrl-C
+        preexec_fn=heed_interrupts,
+    )
+    while not when.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    while any_left(process.pid):
+        time.sleep(0.01)
+    return error
 
-    lock = os.open(file, os.O_RDWR)
-    for _ in range(200):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            time.sleep(0.05)
-    else:
-        raise AssertionError("the run outlived its grid")
-    os.close(lock)
+
+def any_left(group):
+    """Whether a process of this group is still there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_two_grids_do_not_share_a_folder(tmp_path):
