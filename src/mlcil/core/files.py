@@ -46,7 +46,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically."""
-    write_atomically(path, lambda partial: _put(partial, text.encode()))
+    write_atomically(path, lambda partial: _put(partial, text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: Any) -> None:
