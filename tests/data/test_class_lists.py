@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from mlcil.core.errors import UserError
-from mlcil.data.class_lists import is_list, parse
+from mlcil.data.class_lists import is_list, parse, quoted
 
 NAMES = some.text(min_size=1).filter(str.strip)
 
@@ -35,10 +35,7 @@ def test_open_quotes(text):
 
 
 @given(some.lists(some.lists(NAMES, min_size=1), min_size=1))
-def test_every_name_can_be_written_in_quotes(lists):
-    def quoted(name):
-        return '"' + name.replace('"', '""') + '"'
-
+def test_every_name_can_be_written(lists):
     assert parse("|".join(",".join(map(quoted, names)) for names in lists)) == lists
 
 

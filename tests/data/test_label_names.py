@@ -55,3 +55,9 @@ def test_long_lists_are_cut():
     counts = {name: 1 for number in range(7) for name in (f"Name{number}", f"name{number}")}
     (text,) = texts(find_look_alikes(counts))
     assert "'name4' (1 image); 2 more; use" in text
+
+
+def test_a_label_that_means_no_label_is_named():
+    (finding,) = find_look_alikes({"cat": 5, "None": 80})
+    assert finding.level == Level.LOOK
+    assert finding.text.startswith("'None' (80 images) is taken as a class; leave the label cell empty")

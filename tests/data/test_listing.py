@@ -41,8 +41,12 @@ def test_lists_of_one_image_are_united():
     assert data.train.digests == tuple(fact.digest for fact in FakeContents(content=SAME).look(["a.jpg", "b.jpg"]))
     assert data.train.arrivals is None
     assert data.test.arrivals is None
-    text = "1 image stands more than once in t.csv, first b.jpg (row 3) and x/c.jpg (row 5); their labels were merged"
-    assert data.findings == (Finding(Level.NOTE, "before"), Finding(Level.NOTE, text))
+    same = "first b.jpg (row 3) and x/c.jpg (row 5);"
+    assert data.findings == (
+        Finding(Level.NOTE, "before"),
+        Finding(Level.NOTE, f"1 image stands more than once in t.csv, {same} each was taken once"),
+        Finding(Level.LOOK, f"1 image stands with different labels in t.csv, {same} all of them were taken"),
+    )
 
 
 def test_an_empty_list_against_labels():

@@ -333,11 +333,10 @@ def test_test_rows_grow_with_the_sessions(protocol):
 LABELS = [[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1], [1, 1, 0]]  # cat, dog, owl
 
 
-def with_negatives(train, text="cat|dog", arrivals=None, test=None, is_joint=False):
-    data = data_of(train, test, ("cat", "dog", "owl"))
-    if arrivals is not None:
-        given = np.array(arrivals, np.int16)
-        data = data._replace(train=replace(data.train, arrivals=given), test=replace(data.test, arrivals=given))
+def with_negatives(train, text="cat|dog", arrivals=None, is_joint=False, has_lists=True):
+    data = data_of(train, None, ("cat", "dog", "owl"))
+    given = {"arrivals": None if arrivals is None else np.array(arrivals, np.int16), "has_lists": has_lists}
+    data = data._replace(train=replace(data.train, **given), test=replace(data.test, **given))
     return make_protocol(data, text, has_negatives=True, is_joint=is_joint)
 
 
@@ -384,8 +383,14 @@ def test_nothing_is_known_about_the_classes_of_other_sessions_in_testing():
     assert protocol.data.test.labels.tolist() == [[1, -1, -1], [0, -1, -1], [-1, 0, 0], [-1, 0, 1], [1, 1, 0]]
 
 
+def test_labels_in_columns_of_their_own_are_known_whatever_the_session():
+    protocol = with_negatives(LABELS, "cat|dog,owl", arrivals=[1, 1, 2, 2, 0], has_lists=False)
+    assert protocol.data.test.labels.tolist() == LABELS
+    assert protocol.sessions()[1].labels.tolist() == [[-1, 0, 0], [-1, 0, 1], [-1, 1, 0]]
+
+
 def test_a_session_that_the_protocol_does_not_have_is_named():
-    with pytest.raises(UserError, match=r"2\.jpg is of session 3, but the protocol has 2"):
+    with pytest.raises(UserError, match=r"2\.jpg: its session is 3, but the protocol has 2 sessions"):
         with_negatives(LABELS, arrivals=[1, 1, 3, 2, 0])
 
 
@@ -395,9 +400,10 @@ def test_joint_training_takes_the_images_and_labels_of_all_sessions():
     assert both.labels.tolist() == [[1, -1], [0, 1], [-1, 0], [-1, 0], [1, 1]]
 
 
-def test_a_class_that_no_image_of_its_session_shows_is_named():
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_a_class_that_no_image_of_its_session_shows_is_named(has_lists):
     with pytest.raises(UserError, match="no training image of its session has any of these classes: dog;"):
-        with_negatives([[1, 0, 0], [0, 1, 0], [0, 0, 0]], arrivals=[1, 1, 2])
+        with_negatives([[1, 0, 0], [0, 1, 0], [0, 0, 0]], arrivals=[1, 1, 2], has_lists=has_lists)
 
 
 @given(protocols(), st.data())

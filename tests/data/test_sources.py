@@ -4,7 +4,7 @@ import pytest
 
 from mlcil.core.errors import UserError
 from mlcil.data import sources
-from mlcil.data.images import DataSet
+from mlcil.data.images import DataSet, Level
 from mlcil.data.listing import Listing
 from mlcil.data.sources import SOURCES, kind_of, load, read, resolve
 
@@ -86,7 +86,7 @@ def test_a_listing_is_resolved_by_its_content(tmp_path):
     for data in (resolve(found, same), load(str(file), contents=same)):
         assert isinstance(data, DataSet)
         assert data.train.labels.tolist() == [[1, 0, 1]]
-        assert len(data.findings) == 1
+        assert [level for level, _ in data.findings] == [Level.NOTE, Level.LOOK]
     digits = read("digits:train=3,test=2,size=16")
     assert resolve(digits, same) is digits
 

@@ -174,11 +174,14 @@ def test_excel(tmp_path):
     ("text", "message"),
     [
         ("", "is empty"),
-        ("picture,cat\na.jpg,1\n", "has no path column; expected one of path, file, filename, image, file_name"),
+        (
+            "picture,cat\na.jpg,1\n",
+            "has no path column among picture, cat; expected one of path, file",
+        ),
         ("path,cat\na.jpg,1\n ,1\n", "row 3: the image path is empty"),
         (
             "path,cat\na.jpg,1\n\nb.jpg,2\n",
-            "row 4: got '2' in column 'cat', expected 1, 0, true, false, -1 or nothing; without a column named labels",
+            "row 4: got '2' in column 'cat', expected 1, 0, true, false, yes, no, x, -1 or nothing; no column is named",
         ),
         ("path,split\na.jpg,train\nb.jpg,test\n", "has no labels"),
         ("path,cat,dog\na.jpg,0,\n", "has no labels"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
 from mlcil.models import ridge
-from mlcil.models.ridge import LADDER, choose_ridge, score_calibration, solve
+from mlcil.models.ridge import LADDER, MOST_FREEDOM, choose_ridge, score_calibration, solve
 from mlcil.models.statistics import Statistics
 
 
@@ -185,3 +185,14 @@ def test_of_very_many_classes_some_are_asked_whatever_their_order(monkeypatch):
     torch.testing.assert_close(turned.weights.flip(1), found.weights)
     asked = sums.with_classes(sorted(sums.classes)[::3])  # every third, four of ten
     assert choose_ridge(asked).ridge == found.ridge
+
+
+def test_few_images_are_not_fitted_without_an_error():
+    """With fewer images than features a weak ridge fits every label, and cross-validation by sums sees no error."""
+    rng = np.random.default_rng(0)
+    features = np.concatenate([rng.normal(size=(40, 200)), np.ones((40, 1))], axis=1)
+    labels = (features[:, :2] + rng.normal(size=(40, 2)) > 0.5).astype(float)
+    sums = Statistics.empty(201).with_classes(["a", "b"])
+    sums = sums.with_images(torch.from_numpy(features), torch.from_numpy(labels))
+    assert solve(sums, 1e-6).freedom > 0.99
+    assert choose_ridge(sums).freedom <= MOST_FREEDOM

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.progress import progress_line
-from ..core.words import listed
+from ..core.words import counted, listed
 from ..data.contents import Contents, FileFacts, index_file
 from ..data.images import PRESENT, Level
 from ..data.pixels import default_cache
@@ -70,7 +70,8 @@ def show_review(review: Review, console: Console) -> None:
 def _overview(review: Review) -> Iterator[str]:
     train, test = review.data.train, review.data.test
     total = len(train) + len(test)
-    yield f"{total} images ({len(train)} to train, {len(test)} to test), {len(train.classes)} classes"
+    classes = counted(len(train.classes), "class", "classes")
+    yield f"{total} images ({len(train)} to train, {len(test)} to test), {classes}"
     empty = sum(int((~(part.labels == PRESENT).any(axis=1)).sum()) for part in (train, test))
     labels = sum(int((part.labels == PRESENT).sum()) for part in (train, test))
     yield f"{labels / max(total - empty, 1):.1f} labels per labelled image; {empty} images have no label"

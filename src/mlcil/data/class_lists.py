@@ -39,3 +39,10 @@ def parse(text: str) -> list[list[str]]:
             return sessions
         if text[match.end()] == "|":
             sessions.append([])
+
+
+def quoted(name: str) -> str:
+    """A class name as `parse` reads it, in quotes where it needs them."""
+    if name == name.strip() and not is_list(name):
+        return name
+    return '"' + name.replace('"', '""') + '"'

@@ -116,7 +116,7 @@ class KeptStem:
         """
         source = _Features(self, pixels, views)
         shelf = Shelf(self._shelf_name(views), (views.count, *self.output_shape()), "float16")
-        progress = progress_line(say, "computing what the frozen part makes of images")
+        progress = progress_line(say, "computing features")
         try:
             return FeatureFeed(open_rows(cache, shelf, source, pixels.missing, progress), self.device)
         except NoRoomError as reason:

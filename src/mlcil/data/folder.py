@@ -77,9 +77,17 @@ def read_folder(
     return _from_folders(base, photos, is_pattern, negatives, test_fraction)
 
 
+def _in_any_case(pattern: str) -> str:
+    """A pattern whose ending also matches as cameras write it, such as .JPG."""
+    stem, dot, ending = pattern.rpartition(".")
+    if os.sep in ending or not ending.isalnum():
+        return pattern
+    return stem + dot + "".join(f"[{one.lower()}{one.upper()}]" for one in ending)
+
+
 def _find_photos(root: Path, is_pattern: bool) -> list[Path]:
     if is_pattern:
-        names = glob.iglob(str(root), recursive=True)
+        names = glob.iglob(_in_any_case(str(root)), recursive=True)
         found = {Path(name) for name in names if _is_photo(os.path.basename(name)) and os.path.isfile(name)}
     elif root.is_dir():
         found = set(_photos_below(root))

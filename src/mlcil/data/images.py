@@ -29,6 +29,7 @@ class LabelledImages:
         digests: one per image, of its content, where that has been read already; else None.
         arrivals: int16 (N,), the session, from 1, with which each image arrives; BY_LABELS for each session that has a
             class which the image shows, EVERY_SESSION for all of them. None is BY_LABELS for all, as published.
+        has_lists: whether labels were given as lists: a class that is not listed counts as absent, if anybody looked.
     """
 
     paths: tuple[str, ...]
@@ -38,6 +39,7 @@ class LabelledImages:
     pixels: NDArray[np.uint8] | None = None
     digests: tuple[bytes, ...] | None = None
     arrivals: NDArray[np.int16] | None = None
+    has_lists: bool = False
 
     def __post_init__(self) -> None:
         if len(set(self.classes)) != len(self.classes):

@@ -14,6 +14,7 @@ SEPARATORS = {"semicolon": ";", "comma": ",", "pipe": "|", "slash": "/", "tab": 
 _ORDINARY = ("blank", "slash")  # also part of ordinary names, such as "traffic light"
 SHOWN = 5  # pairs that a finding names
 RARE = 5  # a misspelt label has at most this fraction of the images of the right one
+NOTHING = {"none", "nothing", "nolabel", "nolabels", "negative", "negatives", "noneofthese", "background", "empty"}
 SHORTEST = 3  # letters; among shorter names one letter is no sign of a mistake
 
 Counts = Mapping[str, int]  # images of each label
@@ -34,14 +35,23 @@ def find_joined(counts: Counts, separator: str) -> list[Finding]:
 
 
 def find_look_alikes(counts: Counts) -> list[Finding]:
-    """Labels that differ so little that they may be one class."""
+    """Labels that mean no label, and labels that differ so little that they may be one class."""
     groups = defaultdict(list)
     for name in sorted(counts):
         groups[_folded(name)].append(name)
     alike = [names for names in groups.values() if len(names) > 1]
     near = [[rare, common] for rare, common in _near(counts) if _folded(rare) != _folded(common)]
+    words = [
+        Finding(
+            Level.LOOK,
+            f"{name!r} ({counted(counts[name], 'image')}) is taken as a class; leave the label cell empty for an image "
+            "that shows none of the classes, or name the folder of such images by negatives=NAME",
+        )
+        for name in counts
+        if _folded(name) in NOTHING
+    ]
     kinds = ((alike, "case, blanks, hyphens or underscores"), (near, "one letter"))
-    return [
+    return words + [
         Finding(
             Level.LOOK,
             f"labels that differ only by {how}: {_named(pairs, counts)}; use one spelling if they are one class",

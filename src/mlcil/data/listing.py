@@ -73,6 +73,7 @@ class Listing:
             "train",
             digests=digests,
             arrivals=arrivals if (arrivals != BY_LABELS).any() else None,
+            has_lists=self.lists,
         )
         train, test = self._part(whole, ~is_test, "train"), self._part(whole, is_test, "test")
         return DataSet(train, test, self.findings + merged.findings())
@@ -136,6 +137,7 @@ class _Merged:
     repeated: list[list[int]] = field(default_factory=list)
     disputed: list[str] = field(default_factory=list)
     emptied: list[list[int]] = field(default_factory=list)
+    united: list[list[int]] = field(default_factory=list)
 
     def merge(self, image: int, rows: list[int]) -> None:
         """Take all rows of an image together."""
@@ -145,8 +147,12 @@ class _Merged:
         present, absent = block == PRESENT, block == ABSENT
         if self.listing.lists:
             shown, empty = present.any(axis=1), absent.all(axis=1)
+            torn = np.flatnonzero(present.any(axis=0) & absent.any(axis=0))
             if shown.any() and empty.any():
                 self.emptied.append([rows[int(empty.argmax())], rows[int(shown.argmax())]])
+            elif len(torn) and self.listing.places[rows[0]]:  # in class folders, that is how to give two labels
+                pair = (present[:, torn[0]].argmax(), absent[:, torn[0]].argmax())
+                self.united.append(sorted(rows[int(one)] for one in pair))
             return
         for column in np.flatnonzero(present.any(axis=0) & absent.any(axis=0)):
             self.labels[image, column] = UNKNOWN
@@ -156,9 +162,10 @@ class _Merged:
     def findings(self) -> tuple[Finding, ...]:
         """What its owner should know about the images that are listed more than once."""
         told = [
-            (Level.NOTE, self.repeated, "more than once", "their labels were merged"),
+            (Level.NOTE, self.repeated, "more than once", "each was taken once"),
             (Level.LOOK, self.torn, "both for testing and for training", "taken for testing alone"),
             (Level.LOOK, self.emptied, "both without and with labels", "the labels were taken"),
+            (Level.LOOK, self.united, "with different labels", "all of them were taken"),
         ]
         found = []
         for level, rows, how, then in told:

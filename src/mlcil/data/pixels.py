@@ -182,11 +182,11 @@ def open_pixels(
 
 def _looked_at(images: LabelledImages, contents: Contents) -> tuple[tuple[bytes, ...], dict[int, str]]:
     """The digest of each file, and row -> one line for those that cannot be used."""
-    if images.digests is not None:
-        return images.digests, {}
+    if images.digests is not None and contents.index is None:
+        return images.digests, {}  # looking again would take reading them again
     facts = contents.look(images.paths)
     bad = {row: str(BadImage(images.paths[row], one.problem)) for row, one in enumerate(facts) if one.problem}
-    return tuple(one.digest for one in facts), bad
+    return images.digests or tuple(one.digest for one in facts), bad
 
 
 def _open_decoded(job: DecodedPixels, bad: dict[int, str], on_progress: Progress | None) -> OpenedPixels:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
 from ..core.randomness import Stream, stream_key
+from ..core.words import counted
 from . import class_lists
 from .images import ABSENT, BY_LABELS, EVERY_SESSION, PRESENT, UNKNOWN, DataSet, LabelledImages
 
@@ -150,7 +151,8 @@ def make_protocol(
     As published, a session holds the images that show one of its classes. That leaves out photos that show none, and
     those tell a tagger when to be silent. With `has_negatives`, an image on which nothing was found is a negative of
     every class that it was looked at for, in every session. An image that a `session` column brings is part of that
-    session alone, a negative of those of its classes that it does not show, and nothing is known about it otherwise.
+    session alone, a negative of those of its classes that it does not show. What a list of labels says about classes of
+    other sessions is taken as unknown: nobody looked for them.
 
     Arguments:
         data: the data set.
@@ -166,8 +168,9 @@ def make_protocol(
     names, sizes = session_classes(data.train.classes, text, order)
     train, test = (_with_arrivals(part, names, sizes, has_negatives, is_joint) for part in (data.train, data.test))
     ordered = data._replace(train=train, test=test)
-    _check_positives(ordered)
-    return Protocol(ordered, (sum(sizes),) if is_joint else tuple(sizes), has_negatives)
+    protocol = Protocol(ordered, (sum(sizes),) if is_joint else tuple(sizes), has_negatives)
+    _check_positives(protocol)
+    return protocol
 
 
 def session_classes(classes: Sequence[str], text: str, order: str | None = None) -> tuple[list[str], list[int]]:
@@ -230,19 +233,22 @@ def _shuffled(classes: Sequence[str], order: str) -> list[str]:
 def _check_names(names: Sequence[str], classes: Sequence[str], what: str) -> None:
     for name in names:
         if name not in classes:
-            raise unknown_name(f"class in the {what}:", name, classes)
+            raise unknown_name(f"class in the {what}:", name, map(class_lists.quoted, classes))
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"the {what} must name a class once, it repeats: {', '.join(twice)}")
 
 
-def _check_positives(data: DataSet) -> None:
-    seen = (data.train.labels == PRESENT).any(axis=0)
-    empty = [name for name, is_seen in zip(data.train.classes, seen, strict=True) if not is_seen]
+def _check_positives(protocol: Protocol) -> None:
+    empty = []
+    for session in protocol.sessions():
+        is_shown = (session.labels[:, session.first :] == PRESENT).any(axis=0)
+        empty += [name for name, shown in zip(session.new_classes, is_shown, strict=True) if not shown]
     if empty:
+        has_sessions = (_arrivals(protocol.data.train) > 0).any()
         raise UserError(
-            f"no training image {'of its session ' if data.train.arrivals is not None else ''}has any of these "
-            f"classes: {', '.join(empty)}; leave them out with a protocol of class lists such as cat,dog|car,bus"
+            f"no training image {'of its session ' if has_sessions else ''}has any of these classes: "
+            f"{', '.join(empty)}; leave them out with a protocol of class lists such as cat,dog|car,bus"
         )
 
 
@@ -270,12 +276,14 @@ def _with_arrivals(
     arrivals = _arrivals(part).copy()
     if arrivals.max(initial=0) > len(sizes):
         place = int(arrivals.argmax())
-        raise UserError(f"{part.paths[place]} is of session {arrivals[place]}, but the protocol has {len(sizes)}")
+        count = counted(len(sizes), "session")
+        raise UserError(f"{part.paths[place]}: its session is {arrivals[place]}, but the protocol has {count}")
     # Judged by all labels of the data set: an image of a class that is left out was not found empty.
     nothing_found = (part.labels == ABSENT).any(axis=1) & ~(part.labels == PRESENT).any(axis=1)
     arrivals[nothing_found & (arrivals == BY_LABELS)] = EVERY_SESSION
     session_of_column = np.repeat(np.arange(1, len(sizes) + 1), sizes)  # (K,)
-    hidden = (arrivals[:, None] > 0) & (arrivals[:, None] != session_of_column)  # (N, K)
+    # A label that stands in a column of its class is known; a list says nothing about classes nobody looked for then.
+    hidden = (arrivals[:, None] > 0) & (arrivals[:, None] != session_of_column) & part.has_lists  # (N, K)
     if is_joint:  # it has every label that was given, but nobody looked for the others
         hidden, arrivals = hidden & (chosen.labels == ABSENT), np.minimum(arrivals, 1)
     return replace(chosen, labels=np.where(hidden, np.int8(UNKNOWN), chosen.labels), arrivals=arrivals)

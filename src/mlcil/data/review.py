@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -42,10 +42,10 @@ class Review:
         findings: the worst first.
     """
 
-    data: DataSet
-    files: tuple[FileFacts, ...]
-    protocol: Protocol | None
-    sessions: tuple[Session, ...]
+    data: DataSet = field(repr=False)
+    files: tuple[FileFacts, ...] = field(repr=False)
+    protocol: Protocol | None = field(repr=False)
+    sessions: tuple[Session, ...] = field(repr=False)
     findings: tuple[Finding, ...]
 
 
@@ -113,7 +113,7 @@ def review_protocol(whole: DataSet, protocol: Protocol, sessions: Sequence[Sessi
         protocol: made of it.
         sessions: those of the protocol.
     """
-    found = _left_out(whole, protocol, sessions)
+    found = _left_out(whole, protocol, sessions) + _hidden(whole, protocol)
     for session in sessions:
         counts = count_labels(session.labels[:, session.first :])
         tested = protocol.data.test.labels[protocol.test_rows(session.stop)][:, session.first : session.stop]
@@ -154,6 +154,19 @@ def _left_out(whole: DataSet, protocol: Protocol, sessions: Sequence[Session]) -
     return found
 
 
+def _hidden(whole: DataSet, protocol: Protocol) -> list[Finding]:
+    """How many test labels a session column turns into unknown ones."""
+    given = whole.test.with_classes(protocol.classes).labels
+    hidden = int(((protocol.data.test.labels == UNKNOWN) & (given != UNKNOWN)).sum())
+    if not hidden:
+        return []
+    text = (
+        f"{hidden} of {given.size} test labels are taken as unknown, because a list of labels that came with one "
+        "session says nothing about classes of others; in a table with a column per class, 0 and 1 are known"
+    )
+    return [Finding(Level.NOTE, text)]
+
+
 def _unlearnable(session: Session, counts: LabelCounts, has_negatives: bool) -> list[Finding]:
     names, where = session.new_classes, f"session {session.number}"
     found = []
@@ -164,7 +177,8 @@ def _unlearnable(session: Session, counts: LabelCounts, has_negatives: bool) -> 
         if not has_negatives:
             advice = "With negatives=labelled, photos that show no class are part of it"
         text = (
-            f"{where} has no image without {listed(only)}{alone}: such a class will be tagged on everything. {advice}"
+            f"{where} has no image without {listed(only)}{alone}, so it cannot learn what tells such a class from "
+            f"others: it may be tagged on everything or on nothing. {advice}"
         )
         found.append(Finding(Level.FIX_FIRST, text))
     few = [f"{name} ({count})" for name, count in zip(names, counts.present, strict=True) if count < FEW]
@@ -181,7 +195,7 @@ def _unmeasurable(session: Session, counts: LabelCounts) -> list[Finding]:
     ]
     found = []
     if missing:
-        found.append(Finding(Level.LOOK, f"no test image shows {listed(missing)}: {where} cannot measure that"))
+        found.append(Finding(Level.LOOK, f"no test image that {where} is measured on shows {listed(missing)}"))
     if everywhere:
         text = (
             f"every test image after {where} shows {listed(everywhere)}, so its AP would always be 100 and is left out"

@@ -21,6 +21,7 @@ from .spreadsheet import is_table
 from .table import LABEL_COLUMNS, PATH_COLUMNS, read_table
 from .voc import read_voc
 
+NEGATIVES = ("auto", "none", "labelled")
 Found = Listing | DataSet
 """What `read` finds; `resolve` makes a data set of it."""
 
@@ -143,6 +144,8 @@ _CONVERT: dict[tuple[str, str], tuple[Callable[[str], Any], str]] = {
 
 def counts_negatives(spec: str, setting: str) -> bool:
     """Whether images that show no class of a session take part in it, by the setting auto, none or labelled."""
+    if setting not in NEGATIVES:
+        raise unknown_name("value for negatives", setting, NEGATIVES)
     return setting == "labelled" or (setting == "auto" and SOURCES[kind_of(spec)].negatives)
 
 
@@ -200,9 +203,10 @@ def kind_of(spec: str) -> str:
             return "table"
         if WILDCARDS & set(name):
             return "folder"
-        if len(path.parts) > 1 or path.suffix:
+        if len(path.parts) > 1 or path.suffix or name.startswith((".", "~")):
             raise UserError(f"{name} does not exist; expected a table, a folder, or one of {_usages()}")
-    raise unknown_name("data set", kind, SOURCES)
+    error = unknown_name("data set", kind, SOURCES)
+    raise UserError(f"{error}; there is no file or folder of that name either")
 
 
 def kind_if_there(spec: str) -> str | None:

@@ -148,16 +148,19 @@ def _read_excel(file: Path, known: Collection[str]) -> Sheet:
     try:
         with warnings.catch_warnings(action="ignore"):  # about styles and the like
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            first = book.worksheets[0]
-            first.reset_dimensions()  # some programs write wrong ones
-            records = [list(row) for row in first.iter_rows(values_only=True)]
-            names = [sheet.title for sheet in book.worksheets]
+            records, read = [], book.worksheets[0].title
+            for sheet in book.worksheets:
+                sheet.reset_dimensions()  # some programs write wrong ones
+                records, read = [list(row) for row in sheet.iter_rows(values_only=True)], sheet.title
+                if any(map(_is_filled, records)):
+                    break
+            count = len(book.worksheets)
             book.close()
     except Exception as error:  # a damaged workbook raises almost anything
         what = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{file} is not an Excel workbook, or needs a password: {what}") from None
-    note = f"{file} has {len(names)} sheets; only the first, {names[0]!r}, was read"
-    findings = (Finding(Level.NOTE, note),) if len(names) > 1 else ()
+    note = f"{file} has {count} sheets; only {read!r}, the first that is not empty, was read"
+    findings = (Finding(Level.NOTE, note),) if count > 1 else ()
     width = max(map(len, records), default=0)
     return _make_sheet(file, [row + [None] * (width - len(row)) for row in records], "", findings)
 

@@ -24,8 +24,8 @@ SPLITS = {"train": "train", "trainval": "train"} | dict.fromkeys(("test", "val",
 PARTS = ("train", "test")
 # Programs write a column with gaps as floats, hence "1.0".
 VALUES = (
-    dict.fromkeys(("1", "1.0", "true"), PRESENT)
-    | dict.fromkeys(("0", "0.0", "false"), ABSENT)
+    dict.fromkeys(("1", "1.0", "true", "yes", "x"), PRESENT)
+    | dict.fromkeys(("0", "0.0", "false", "no"), ABSENT)
     | dict.fromkeys(("", "-1", "-1.0"), UNKNOWN)
 )
 
@@ -57,7 +57,10 @@ def read_table(
     sheet = read_sheet(file, PATH_COLUMNS if path is None else (path.lower(),))
     path_column = _find(sheet, path, PATH_COLUMNS, "path")
     if path_column is None:
-        raise UserError(f"{file} has no path column; expected one of {', '.join(PATH_COLUMNS)}, or give path=COLUMN")
+        raise UserError(
+            f"{file} has no path column among {', '.join(sheet.columns)}; expected one of {', '.join(PATH_COLUMNS)}, "
+            "or give path=COLUMN"
+        )
     label_column = _find(sheet, labels, LABEL_COLUMNS, "label")
     split_column = _find(sheet, split, SPLIT_COLUMNS, "split")
     session_column = _find(sheet, session, SESSION_COLUMNS, "session")
@@ -164,7 +167,10 @@ def _names(cell: Cell, separator: str) -> set[str]:
 def _from_columns(sheet: Sheet, others: set[str | None]) -> Labels:
     classes = tuple(sorted(name for name in sheet.columns if name not in others))
     matrix = np.empty((len(sheet.numbers), len(classes)), dtype=np.int8)
-    expected = "expected 1, 0, true, false, -1 or nothing; without a column named labels, each is a class"
+    expected = (
+        "expected 1, 0, true, false, yes, no, x, -1 or nothing; no column is named labels, so every other column is "
+        "taken as a class (labels=COLUMN names the column of labels)"
+    )
     for column, name in enumerate(classes):
         matrix[:, column] = sheet.codes(name, VALUES, expected)
     return classes, matrix, tuple(find_look_alikes(_counts(classes, matrix)))

@@ -13,6 +13,7 @@ from .statistics import Statistics
 
 ASKED = 100  # classes that the choice of a strength listens to, so that it costs no more with a thousand
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
+MOST_FREEDOM = 0.9  # parameters per image; beyond it, fitting errors vanish and say nothing about new images
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
 LEAF = 128  # rows of a triangular matrix that is inverted at once
 SMALLEST_VARIANCE = 1e-12
@@ -47,7 +48,8 @@ def choose_ridge(statistics: Statistics) -> Solution:
     """The weights at the strength of least generalised cross-validation error (Golub, Heath and Wahba, 1979).
 
     The error of leaving each image out, estimated from the sums alone, is computed on a ladder of strengths, from the
-    middle in the direction in which it falls. All classes count alike; of very many, only some are used.
+    middle in the direction in which it falls. Where images are few, the estimate fails at weak strengths, which fit
+    them without an error: those do not count. All classes count alike; of very many, only some are used.
     The outcome depends on the sums and on nothing else, such as the order in which they came about.
     """
     unit = float(statistics.matrix().diagonal()[:-1].mean())
@@ -61,6 +63,8 @@ def choose_ridge(statistics: Statistics) -> Solution:
         return tried[rung]
 
     best = 0
+    while best < HIGHEST and at(best).freedom > MOST_FREEDOM:
+        best += 1
     for step in (-1, 1):
         while LOWEST <= best + step <= HIGHEST and at(best + step).error < at(best).error:
             best += step
@@ -150,6 +154,6 @@ def _error(statistics: Statistics, weights: Tensor, ridge: float, freedom: float
     residual = statistics.positives - fit  # y is 0 or 1, so the sum of its squares is that of y
     spread = statistics.positives * (1 - statistics.positives / statistics.weight)
     known = spread > 1e-9 * statistics.weight
-    if not known.any():
+    if not known.any() or freedom > MOST_FREEDOM:
         return math.inf
     return float((residual[known] / spread[known]).mean()) / max(1 - freedom, 1e-9) ** 2

@@ -77,8 +77,8 @@ def prepare_data(
     train, test = (_open(images, settings, contents, say) for images in (whole.train, whole.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
-        others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        raise UserError(f"{bad[0]}{others}; --on-bad-image skip goes on without them")
+        first = bad[0] if len(bad) == 1 else f"{len(bad)} images cannot be read, first: {bad[0]}"
+        raise UserError(f"{first}; --on-bad-image skip goes on without them, and mlcil check lists them")
     for reason in bad:
         say(f"left out: {reason}")
     data = whole._replace(train=_without(whole.train, train.bad), test=_without(whole.test, test.bad))

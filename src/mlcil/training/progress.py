@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from ..core.words import counted
 from ..data.images import Finding, Level
 from ..evaluation.results import SessionResult
 
@@ -93,8 +94,9 @@ class Reporter:
         """A session is done and measured."""
         self.stop()
         forgotten = f", forgetting {result.metrics['forgetting']:.1f}" if result.session > 1 else ""
+        classes = counted(len(result.classes), "class", "classes")
         self.say(
-            f"  after session {result.session}: {_map_text(result.map)} over {len(result.classes)} classes "
+            f"  after session {result.session}: {_map_text(result.map)} over {classes} "
             f"on {result.test_images} test images{forgotten}"
         )
 

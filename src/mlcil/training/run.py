@@ -162,7 +162,7 @@ class _Run:
         images = len(session.indices) + len(rows)
         back = int(session.is_back.sum() + is_back(labels, session.first).sum())
         self.calibration = self.calibration.extended(scores, labels, images, back)
-        if not self.calibration.parts[-1].is_enough:
+        if not self.calibration.parts[-1].is_enough and self.method.thresholds() is None:
             self.reporter.say(
                 f"  session {session.number}: {len(rows)} images were set aside, too few to calibrate with, so its "
                 f"classes keep the default threshold {DEFAULT_THRESHOLD} and their scores as they are; with at least "
