@@ -1,11 +1,8 @@
 """Interrupted commands: one line that is true, and the same command goes on to the same results."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from mlcil.cli.interrupted import grid_line, run_line
 from mlcil.experiments.grid import Grid
 from mlcil.experiments.plan import method_runs
 
-from ..signals import heed_interrupts
+from ..signals import heed_interrupts, interrupt
 
 RUN = [
     *("run", "--method", "ft", "--data", "digits:train=60,test=30,size=16", "--protocol", "B4-C3"),
@@ -52,32 +49,9 @@ def test_what_a_grid_keeps(tmp_path: Path) -> None:
     assert "1 of 4 runs is done, 1 in progress keeps its checkpoints;" in grid_line(grid)
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "mlcil", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a group of its own, to which a terminal would send Ctrl-C
-        preexec_fn=heed_interrupts,
-    )
-
-
 def finish(*arguments: str) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-
-
-def interrupt(process: subprocess.Popen[str], when: Path) -> str:
-    """Send Ctrl-C to a process and its children once a file is there; returns the line that it leaves."""
-    while not when.exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert error.count("\n") == 1, error
-    return error
 
 
 def results(folder: Path) -> dict[str, object]:
@@ -91,10 +65,11 @@ def test_an_interrupted_run_goes_on_to_the_same_results(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     finish(*RUN, "--out", str(whole))
     workers = ("--workers", "1")  # which leave something behind, and change no result
-    line = interrupt(start(*RUN, *workers, "--out", str(cut)), cut / "session-01" / "progress.safetensors")
+    line = interrupt([*RUN, *workers, "--out", str(cut)], cut / "session-01" / "progress.safetensors")
     assert f"{cut} keeps " in line
     assert "session 1" in line
-    interrupt(start(*RUN, "--out", str(cut)), cut / "session-02")
+    assert line.count("\n") == 1
+    interrupt([*RUN, "--out", str(cut)], cut / "session-02")
     finish(*RUN, "--out", str(cut))
     assert results(cut) == results(whole)
 

@@ -1,17 +1,12 @@
 """A grid of real, tiny runs: it finishes, survives Ctrl-C and a failure, and gives the same numbers whoever runs it."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from PIL import Image
-from tests.signals import heed_interrupts
+from tests.signals import interrupt
 from typer.testing import CliRunner
 
 from mlcil import testing as checks
@@ -155,36 +150,6 @@ def test_an_interrupted_grid_takes_its_runs_along_and_is_continued(finished, tmp
     assert results(out) == {"ft/seed-0": results(finished.out)["B4-C3/ft/seed-0"]}
     assert "session 1/" not in (out / "logs/ft/seed-0.log").read_text()[len(log) :]  # it was kept
     assert (out / "report" / "index.html").exists()
-
-
-def interrupt(command, when):
-    """Send Ctrl-C to a command and its children once a file is there; returns its errors when all have ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlcil", *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # a group of its own, to which a terminal would send Ctrl-C
-        preexec_fn=heed_interrupts,
-    )
-    while not when.exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    while any_left(process.pid):
-        time.sleep(0.01)
-    return error
-
-
-def any_left(group):
-    """Whether a process of this group is still there."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_two_grids_do_not_share_a_folder(tmp_path):

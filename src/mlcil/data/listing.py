@@ -151,8 +151,8 @@ class _Merged:
             if shown.any() and empty.any():
                 self.emptied.append([rows[int(empty.argmax())], rows[int(shown.argmax())]])
             elif len(torn) and self.listing.places[rows[0]]:  # in class folders, that is how to give two labels
-                pair = (present[:, torn[0]].argmax(), absent[:, torn[0]].argmax())
-                self.united.append(sorted(rows[int(one)] for one in pair))
+                places = present[:, torn[0]].argmax(), absent[:, torn[0]].argmax()
+                self.united.append(sorted(rows[int(place)] for place in places))
             return
         for column in np.flatnonzero(present.any(axis=0) & absent.any(axis=0)):
             self.labels[image, column] = UNKNOWN

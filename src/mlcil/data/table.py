@@ -55,12 +55,7 @@ def read_table(
     """
     sign = separator_sign(separator)
     sheet = read_sheet(file, PATH_COLUMNS if path is None else (path.lower(),))
-    path_column = _find(sheet, path, PATH_COLUMNS, "path")
-    if path_column is None:
-        raise UserError(
-            f"{file} has no path column among {', '.join(sheet.columns)}; expected one of {', '.join(PATH_COLUMNS)}, "
-            "or give path=COLUMN"
-        )
+    path_column = _path_column(sheet, path)
     label_column = _find(sheet, labels, LABEL_COLUMNS, "label")
     split_column = _find(sheet, split, SPLIT_COLUMNS, "split")
     session_column = _find(sheet, session, SESSION_COLUMNS, "session")
@@ -75,6 +70,16 @@ def read_table(
     places, findings = tuple(f"row {number}" for number in sheet.numbers), sheet.findings + findings
     is_list = label_column is not None
     return Listing(str(file), paths, matrix, classes, parts, arrivals, places, test_fraction, findings, is_list)
+
+
+def _path_column(sheet: Sheet, given: str | None) -> str:
+    found = _find(sheet, given, PATH_COLUMNS, "path")
+    if found is None:
+        raise UserError(
+            f"{sheet.file} has no path column among {', '.join(sheet.columns)}; expected one of "
+            f"{', '.join(PATH_COLUMNS)}, or give path=COLUMN"
+        )
+    return found
 
 
 def separator_sign(separator: str) -> str:
