@@ -69,7 +69,6 @@ def test_an_interrupted_run_goes_on_to_the_same_results(tmp_path: Path) -> None:
     assert f"{cut} keeps " in line
     assert "session 1" in line
     assert line.count("\n") == 1
-    interrupt([*RUN, "--out", str(cut)], cut / "session-02")
     finish(*RUN, "--out", str(cut))
     assert results(cut) == results(whole)
 

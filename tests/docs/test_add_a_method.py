@@ -32,7 +32,7 @@ def test_the_page_shows_the_method_of_the_script():
     assert len(block.splitlines()) < 60
 
 
-def test_the_example_passes_the_battery_and_leaves_no_trace(anchored):
+def test_the_example_passes_the_whole_battery_in_one_call_and_leaves_no_trace(anchored):
     check_method(anchored, pull=1.0)
     assert "anchored" not in all_methods()
 
