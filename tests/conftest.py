@@ -18,3 +18,12 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the folder 'shared' with real data beside the repository")
     return folder
+
+
+# The files that take longest come first, or one process would end with them while the other has nothing left to do.
+LONG = ("test_testing.py", "test_distributed.py", "test_grid.py", "test_demo.py", "test_run.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests by how long their files take."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
