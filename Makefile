@@ -10,12 +10,12 @@ demo: $(READY)
 
 # Two processes of one thread each: two of several threads would stall one another.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # The tests that compare bits, computed as on a CPU without AVX-512: there equal numbers in another layout may differ.
 test-avx2: $(READY)
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=1 \
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/models tests/methods tests/training tests/experiments tests/test_testing.py
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/models tests/methods tests/training tests/experiments tests/test_testing.py
 
 lint: $(READY)
 	$(BIN)/ruff check src tests speed examples docs/generate.py docs/images docs/measurements
