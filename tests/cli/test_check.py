@@ -106,3 +106,8 @@ def test_a_folder_of_photos_needs_no_table(tmp_path):
     result = check(str(tmp_path / "photos"))
     assert result.exit_code == 0, result.output
     assert "40 images" in result.output
+
+
+def test_a_wrong_kind_of_negatives_is_named(tmp_path, sound):
+    result = check(write_table(tmp_path, sound), "--protocol", "cat|dog", "--negatives", "some")
+    assert str(result.exception) == "unknown value for negatives 'some'. Allowed: auto, labelled, none"

@@ -119,7 +119,7 @@ def test_sidecars(make):
     labels = dict(zip((path[-5] for path in found.paths), found.labels.tolist(), strict=True))
     assert labels == {"a": [1, 1], "b": [0, 1], "c": [-1, -1], "d": [-1, -1], "e": [-1, -1]}
     unlabelled, damaged = found.findings
-    text = f"3 images are without keywords in {root}, first {root / 'train/e.jpg'}; taken as not looked at"
+    text = f"3 images have no keywords in {root}, first {root / 'train/e.jpg'}; taken as not looked at"
     assert unlabelled == (Level.NOTE, text)
     assert damaged.level == Level.LOOK
     assert damaged.text.startswith(f"1 sidecar is damaged and left out, first {root / 'x/d.xmp'}: not XML")
@@ -143,6 +143,12 @@ def test_patterns(make, tmp_path):
     found = read_folder(pattern)
     assert found.classes == ("owl",)
     assert found.labels.tolist() == [[1], [-1]]
+
+
+def test_the_ending_of_a_pattern_matches_in_any_case(make, tmp_path):
+    make("p/cat/1.JPG", "p/cat/2.jpg", "p/cat/3.png")
+    pattern = (tmp_path / "p/**/*.jpg").relative_to(tmp_path)
+    assert rows(read_folder(pattern)) == {"p/cat/1.JPG": "cat", "p/cat/2.jpg": "cat"}
 
 
 def test_a_pattern_with_parts(make, tmp_path):

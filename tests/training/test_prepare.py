@@ -1,3 +1,6 @@
+import os
+from dataclasses import replace
+
 import pytest
 from PIL import Image
 
@@ -23,3 +26,18 @@ def test_a_first_session_that_cannot_be_measured_is_named_before_training(tmp_pa
     settings = RunSettings(data=str(tmp_path / "labels.csv"), protocol="cat|dog", image_size=16, cache=None)
     with pytest.raises(UserError, match=r"no test image shows any class of the first session \(cat\)"):
         prepare_data(settings, lambda line: None)
+
+
+def test_the_limit_on_pixels_holds_for_images_in_the_cache_too(tmp_path):
+    for number in range(4):
+        Image.new("RGB", (40, 40), (40 * number, 0, 0)).save(tmp_path / f"{number}.png")
+        os.utime(tmp_path / f"{number}.png", (1000, 1000))  # old enough to be remembered
+    rows = ["0.png,cat,train", "1.png,dog,train", "2.png,cat,test", "3.png,dog,test"]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,labels,split", *rows]))
+    given = {"data": str(tmp_path / "labels.csv"), "protocol": "cat|dog", "image_size": 16}
+    settings = RunSettings(**given, cache=str(tmp_path / "cache"))
+    prepare_data(settings, lambda line: None)
+    with pytest.raises(
+        UserError, match=r"4 images cannot be read, first: .*0\.1 megapixels, more than the limit of 0\.001"
+    ):
+        prepare_data(replace(settings, megapixels=0.001), lambda line: None)

@@ -175,8 +175,8 @@ def _from_sidecars(base: Path, photos: list[Path], sidecars: dict[Path, list[Pat
     matrix[unlabelled] = UNKNOWN
     if unlabelled:
         first = photos[unlabelled[0]]
-        count = counted(len(unlabelled), "image is", "images are")
-        text = f"{count} without keywords in {base}, first {first}; taken as not looked at"
+        count = counted(len(unlabelled), "image has", "images have")
+        text = f"{count} no keywords in {base}, first {first}; taken as not looked at"
         findings += (Finding(Level.NOTE, text),)
     if damaged:
         count = "1 sidecar is" if len(damaged) == 1 else f"{len(damaged)} sidecars are"
