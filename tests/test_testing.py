@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "icarl faithful": {"cls_scope": "new", "scores": "nme", "missing": "ignore"},
     "tpcil hebbian": {"pairs": "hebbian", "buffer": "total:9"},
     "bic fixed total": {"buffer": "total:9", "replay": "paired"},
-    "analytic attention": {"base": "attention", "width": 16, "heads": 4, "expansion": 16, "pseudo_above": 0.6},
+    "analytic attention": {"base": "attention", "width": 16, "heads": 4, "expansion": 16, "remember": "fingerprints"},
     "oewc true fisher": {"fisher": "true", "gamma": 0.5, "weight": 1e4},
     "lwf faithful": {"missing": "ignore"},
     "prs offline bce": {"loss": "bce", "rho": 0.5, "micro_batch": 3},

@@ -49,6 +49,13 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self.paths)
 
+    @property
+    def fingerprints(self) -> NDArray[np.int64] | None:
+        """(N,), 8 bytes of each image's digest; None where there are no digests."""
+        if self.digests is None:
+            return None
+        return np.frombuffer(b"".join(one[:8] for one in self.digests), np.int64)
+
     def subset(self, rows: NDArray[np.int64]) -> LabelledImages:
         """The images of the given rows, in that order."""
         return replace(

@@ -48,6 +48,7 @@ class Session:
         labels: int8 (N, stop): new columns as annotated, older ones unknown (-1). An image that arrives with every
             session keeps its older columns, which earlier sessions saw as well.
         validation: further such images, set aside from training; usually none.
+        all_fingerprints: int64 of the whole training set, see `LabelledImages.fingerprints`.
     """
 
     number: int
@@ -58,6 +59,12 @@ class Session:
     labels: NDArray[np.int8]
     _annotations: NDArray[np.int8] = field(repr=False)  # (whole training set, stop - first)
     validation: Validation = field(default_factory=Validation)
+    all_fingerprints: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @property
+    def fingerprints(self) -> NDArray[np.int64]:
+        """(N,), 8 bytes of each image's content; its row where the content was not read."""
+        return self.indices if self.all_fingerprints is None else self.all_fingerprints[self.indices]
 
     @property
     def new_classes(self) -> tuple[str, ...]:
@@ -135,7 +142,8 @@ class Protocol:
         labels[:, first:] = annotations[indices]
         back = arrivals[indices] == EVERY_SESSION
         labels[back, :first] = self.data.train.labels[indices[back], :first]
-        return Session(number, first, stop, self.classes[:stop], indices, labels, annotations)
+        prints = self.data.train.fingerprints
+        return Session(number, first, stop, self.classes[:stop], indices, labels, annotations, all_fingerprints=prints)
 
     def test_rows(self, stop: int) -> NDArray[np.int64]:
         """The test images to score when the columns [0, stop) are known, int64 (n,): chosen as training images are."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +19,13 @@ from ..data.protocol import Session
 from ..memory.buffer import Budget
 from ..models.analytic import AnalyticTagger, tempered
 from ..models.backbone import Backbone
-from ..models.ridge import Solution, choose_ridge, score_calibration, solve
-from ..models.statistics import Statistics, check_same_features
+from ..models.ledger import Ledger, check_same_features
+from ..models.ridge import Solution, choose_ridge, solve
+from ..models.score_model import ScoreModel, score_model
+from ..models.sums import Sums
 from ..models.tagger import AttentionShape
 from .base import Inference, Method, MethodConfig, Task
 
-CHUNK = 4096  # images expanded at once
 MATCHED = 1000  # images on which window scores are brought to the scale of whole images
 
 
@@ -50,18 +52,11 @@ class AnalyticConfig(MethodConfig):
     ridge: float | None = option(
         None, "regularisation strength; none chooses it by generalised cross-validation", low=1e-9
     )
-    balance: float = option(
-        0.0,
-        "beta, weights images by their classes' frequency to the power -beta",
-        low=0,
-        high=2,
-        paper="L3A",
-    )
-    pseudo_above: float | None = option(
-        None,
-        "an old class with a probability above this gets a pseudo label; none for no pseudo labels",
-        low=0.5,
-        high=1,
+    remember: str = option(
+        "none",
+        "fingerprints: keep 8 bytes and the labels of each image, so that one that comes back counts once; none: it "
+        "counts again, absent where its session does not label it",
+        choices=("none", "fingerprints"),
     )
     width: int = option(384, "size of the embedding with base attention", low=1, paper="KRT, section 4.1")
     heads: int = option(8, "number of attention heads with base attention", low=1, paper="KRT, section 4.1")
@@ -71,8 +66,12 @@ class Analytic(Method):
     """Learns each session in one pass over its images and forgets nothing, because it keeps the sums over all images.
 
     Attributes:
-        statistics: the sums over all sessions so far.
-        solution: of the last session.
+        ledger: the sums over all sessions so far, and with `remember` who said what about which image.
+        solution: of the last session; None after loading, as the model holds the weights.
+        scores: what the scores of whole images mean.
+        folds: into how many parts the images of a session are divided to score each part by a solution without it; 0
+            for no such scores.
+        out_of_fold: (N, K) these probabilities for the N images of the last session, float64, or None.
     """
 
     name = "analytic"
@@ -81,7 +80,7 @@ class Analytic(Method):
     reference = "Zhang et al., L3A, ICML 2025"
     Config = AnalyticConfig
     config: AnalyticConfig
-    saved = ("statistics", "_thresholds", "_stretch", "_shift")
+    saved = ("ledger", "scores", "_ridge", "_stretch", "_shift")
     setting_defaults = {"augment": "none"}  # each image is seen once, unaugmented
     tagger: AnalyticTagger
 
@@ -89,9 +88,12 @@ class Analytic(Method):
         if config.base == "attention" and config.width % config.heads:
             raise UserError(f"analytic: width {config.width} is not a multiple of heads {config.heads}")
         super().__init__(config, backbone, task, budget)
-        self.statistics = Statistics.empty(self.tagger.width)
+        self.ledger = Ledger(self.tagger.width)
+        self.folds = 0
+        self.out_of_fold: NDArray[np.float64] | None = None
         self.solution: Solution | None = None
-        self._thresholds: Tensor | None = None  # (K,) of probabilities
+        self.scores = ScoreModel.empty()
+        self._ridge: float | None = None  # of the last solution
         self._stretch = self._shift = torch.empty(0)  # (K,) from scores with windows to those of whole images
 
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
@@ -109,7 +111,7 @@ class Analytic(Method):
 
     def freeze(self) -> None:
         """Keep the features that the first session's images were summed with."""
-        if self.statistics.classes:
+        if self.ledger.classes:
             self.tagger.backbone.stop_training()
 
     def after_session(self, session: Session, infer: Inference) -> None:
@@ -118,33 +120,45 @@ class Analytic(Method):
         tagger = self.tagger
         tagger.backbone.stop_training()
         described = torch.from_numpy(infer(tagger.describe, session.indices))  # (N, p)
-        if session.number == 1:
-            tagger.standardise(described)
-            self.statistics = Statistics.empty(tagger.width, tagger.fingerprint())
-        self._add(described, session, infer)
+        if not self.ledger.features:
+            if self.config.expansion:
+                tagger.standardise(described)
+            self.ledger = Ledger(tagger.width, tagger.fingerprint())
+        self._add(described, session)
         self._solve()
         self._match_windows(session, infer)
         self._set_scores()
+        self.out_of_fold = self._cross_validate(described, session) if self.folds else None
 
-    def relearn(self, statistics: Statistics) -> None:
-        """Solve for other sums of the same features: of fewer sessions or classes, or of several learners together.
+    def relearn(self, ledger: Ledger) -> None:
+        """Solve for another ledger of the same features: with fewer steps or classes, or of two learners together.
 
-        The columns of the model are then `statistics.classes`. Classes that were not here before take the scale of
-        window scores from the median of those that were.
+        The columns of the model are then `ledger.classes`. Classes that were not here before take the scale of window
+        scores from the median of those that were.
         """
-        check_same_features(self.statistics, statistics)
-        known = {name: place for place, name in enumerate(self.statistics.classes)}
-        self._stretch, self._shift = (
-            torch.stack([old[known[name]] if name in known else old.median() for name in statistics.classes])
-            for old in (self._stretch, self._shift)
-        )
-        self.statistics, self.tagger.sizes = statistics, [len(statistics.classes)]
+        check_same_features(self.ledger, ledger)
+        self._match_columns(ledger.classes)
+        self.ledger = ledger
         self._solve()
         self._set_scores()
 
+    def keep_classes(self, names: Sequence[str]) -> None:
+        """Drop the other classes and leave the scores of these as they are, to the bit."""
+        columns = [self.ledger.classes.index(name) for name in names]
+        self._match_columns(names)
+        self.ledger, self.solution = self.ledger.with_classes(names), None
+        self.scores = ScoreModel(*(one[columns] for one in self.scores))
+        tagger = self.tagger
+        tagger.set_solution(tagger.weights[:, columns], tagger.slope[columns], tagger.offset[columns])
+
     def thresholds(self) -> NDArray[np.float64] | None:
-        """Where F1 is highest if the scores of images with a class and without are normal; see `models.ridge`."""
-        return None if self._thresholds is None else self._thresholds.numpy()
+        """Where F1 is highest if the scores of images with a class and without are normal; see `models.score_model`."""
+        return None if self._ridge is None else self.probabilities(self.scores.best_thresholds())
+
+    def probabilities(self, scores: Tensor) -> NDArray[np.float64]:
+        """Scores (..., K) of whole images as `predict` would give them."""
+        found: NDArray[np.float64] = torch.sigmoid(tempered(self.scores.slope * scores + self.scores.offset)).numpy()
+        return found
 
     def notes(self) -> dict[str, Any]:
         """The regularisation strength, and the error that cross-validation expects."""
@@ -152,28 +166,24 @@ class Analytic(Method):
             return {}
         return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
 
-    def _add(self, described: Tensor, session: Session, infer: Inference) -> None:
-        """Add the images, described by (N, p), to the sums, with pseudo labels if there are to be any."""
-        # An image that arrives with every session shows no class, and an earlier session has added it already.
-        is_new = ~session.is_back
-        described, indices = described[is_new], session.indices[is_new]
-        labels = torch.from_numpy(session.labels[is_new] == PRESENT).float()
-        annotated = labels.sum(0)
-        if session.first and self.config.pseudo_above is not None:
-            scores = torch.from_numpy(infer(self.predict, indices))
-            labels[:, : session.first] = (scores[:, : session.first] > self.config.pseudo_above).float()
-        sums = self.statistics.with_classes(session.classes)
-        weights = balanced_weights(labels, sums.counts + annotated, self.config.balance)
-        for start in range(0, len(described), CHUNK):
-            part = slice(start, start + CHUNK)
-            features = self.tagger.expand(described[part].to(self.tagger.mean)).cpu()
-            sums = sums.with_images(features, labels[part], weights[part], annotated)
-            annotated = torch.zeros_like(annotated)  # counted once
-        self.statistics = sums
+    def _add(self, described: Tensor, session: Session) -> None:
+        """Add the images, described by (N, p), to the sums."""
+        ledger = self.ledger.with_classes(session.classes)
+        if self.config.remember == "fingerprints":
+            step = session.number, session.fingerprints, described, session.labels
+            self.ledger = ledger.with_step(*step, self._expand)
+        else:
+            # An image that arrives with every session shows no class, and an earlier session has added it already.
+            is_new = ~session.is_back
+            self.ledger = ledger.with_images(described[is_new], session.labels[is_new], self._expand)
+
+    def _expand(self, described: Tensor) -> Tensor:
+        return self.tagger.expand(described.to(self.tagger.mean))
 
     def _solve(self) -> None:
-        given = self.config.ridge
-        self.solution = choose_ridge(self.statistics) if given is None else solve(self.statistics, given)
+        given, sums = self.config.ridge, self.ledger.sums()
+        self.solution = choose_ridge(sums, self.ledger.classes) if given is None else solve(sums, given)
+        self._ridge, self.scores = self.solution.ridge, score_model(sums, self.solution)
 
     def _match_windows(self, session: Session, infer: Inference) -> None:
         """Find the scale that brings scores with windows to the range of scores of whole images.
@@ -181,7 +191,10 @@ class Analytic(Method):
         It matches mean and deviation on some of the session's images. That needs no labels, so it serves old classes.
         """
         assert self.solution is not None
-        ones = torch.ones(len(self.statistics.classes))
+        ones = torch.ones(len(self.ledger.classes))
+        self._stretch, self._shift = ones.double(), 0 * ones.double()
+        if not self.config.window:
+            return
         self.tagger.set_solution(self.solution.weights, ones, ones)
         some = generator_from_torch().permutation(len(session.indices))[:MATCHED]
         both = torch.from_numpy(infer(self.tagger.scores, np.sort(session.indices[some]))).double()  # (n, 2, K)
@@ -189,25 +202,36 @@ class Analytic(Method):
         self._stretch = spread / wide
         self._shift = whole - self._stretch * combined
 
+    def _match_columns(self, names: Sequence[str]) -> None:
+        """Give the scale of window scores, and the model, the columns of these classes."""
+        known = {name: place for place, name in enumerate(self.ledger.classes)}
+        self._stretch, self._shift = (
+            torch.stack([old[known[name]] if name in known else old.median() for name in names])
+            for old in (self._stretch, self._shift)
+        )
+        self.tagger.sizes = [len(names)]
+
     def _set_scores(self) -> None:
-        """Put the weights into the model, with the probabilities and thresholds that belong to their scores."""
+        """Put the weights into the model, with the probabilities that belong to their scores."""
         assert self.solution is not None
-        slope, offset, threshold = score_calibration(self.statistics, self.solution)
-        self.tagger.set_solution(self.solution.weights, slope * self._stretch, slope * self._shift + offset)
-        self._thresholds = torch.sigmoid(tempered(slope * threshold + offset))
+        slope, offset = self.scores.slope * self._stretch, self.scores.slope * self._shift + self.scores.offset
+        self.tagger.set_solution(self.solution.weights, slope, offset)
 
+    def _cross_validate(self, described: Tensor, session: Session) -> NDArray[np.float64]:
+        """(N, K) probabilities of the session's images, each by a solution that has not seen it."""
+        assert self._ridge is not None
+        sums, present = self.ledger.sums(), self._present_now(session)
+        fold = (session.fingerprints.astype(np.uint64) % np.uint64(self.folds)).astype(np.int64)
+        found = torch.zeros(len(described), len(self.ledger.classes), dtype=torch.float64)
+        for number in range(self.folds):
+            chosen = np.flatnonzero(fold == number)
+            if 0 < len(chosen) < sums.images:
+                held = Sums.of(described[chosen], present[chosen], self._expand, self.ledger.width)
+                found[chosen] = self._expand(described[chosen]).double() @ solve(sums - held, self._ridge).weights
+        return self.probabilities(found)
 
-def balanced_weights(labels: Tensor, counts: Tensor, beta: float) -> Tensor:
-    """(N,) weights by which rare classes count more: the mean of n_c^-beta over an image's classes (L3A).
-
-    Arguments:
-        labels: (N, K) of 0 and 1.
-        counts: (K,) n_c, how many images show each class; the weights n_c^-beta are scaled to a mean of 1 over the
-            classes with any.
-    """
-    seen = counts > 0
-    by_class = torch.where(seen, counts.clamp(min=1).double() ** -beta, 0.0)
-    by_class = by_class * seen.sum() / by_class.sum().clamp(min=1e-12)
-    shown = labels.double().sum(1)
-    mean = labels.double() @ by_class / shown.clamp(min=1)
-    return torch.where(shown > 0, mean, 1.0)
+    def _present_now(self, session: Session) -> NDArray[np.bool_]:
+        """(N, K), which classes the session's images count as showing."""
+        if self.config.remember == "none":
+            return np.asarray(session.labels == PRESENT)
+        return np.asarray(self.ledger.labels_now()[self.ledger.find(session.fingerprints)] == PRESENT)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from .backbone import Backbone
-from .ridge import ABSENT
+from .ridge import SMALLEST_DEVIATION
+from .score_model import ABSENT
 from .tagger import AttentionShape, Output, Tagger
 
-SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one
 CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 
 
@@ -109,13 +109,11 @@ class AnalyticTagger(Tagger):
         return F.pad(inside, (left, width - columns - left, top, height - rows - top), mode="replicate")
 
     def standardise(self, described: Tensor) -> None:
-        """Take mean and deviation of features from (N, p)."""
+        """Take mean and deviation of what random features look at from (N, p)."""
         values = described.double()
         deviation = values.std(0, unbiased=False)
         if not (deviation > 0).any():
-            raise UserError(
-                f"the first session's {len(values)} image(s) all look the same to the backbone; it needs different ones"
-            )
+            raise UserError(f"the {len(values)} image(s) all look the same to the backbone; it needs different ones")
         # What hardly ever changed then must not drown everything when it does later.
         self.deviation.copy_(deviation.clamp(min=SMALLEST_DEVIATION * float(deviation[deviation > 0].median())))
         self.mean.copy_(values.mean(0))
@@ -127,7 +125,7 @@ class AnalyticTagger(Tagger):
 
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""
-        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.grid, self.power)).encode())
+        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.image_size, self.power)).encode())
         learnt = [] if self.attention is None else self.attention.state_dict().values()
         for value in (*self.backbone.state_dict().values(), *learnt, self.mean, self.deviation, self.projection):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())

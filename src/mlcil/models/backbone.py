@@ -28,6 +28,7 @@ class Backbone(nn.Module):
         image_size: side of the square images.
 
     Attributes:
+        image_size: side of the square images that it was made for.
         channels: C, of the feature map.
         grid: (H, W) of the feature map at the image size it was made for.
         mean, std: the normalisation its weights expect, three numbers each.
@@ -36,7 +37,7 @@ class Backbone(nn.Module):
 
     def __init__(self, name: str, image_size: int) -> None:
         super().__init__()
-        self.name, self._image_size = name, image_size
+        self.name, self.image_size = name, image_size
         self.net, configuration = _create(name, image_size)
         self.mean: tuple[float, ...] = tuple(configuration["mean"])
         self.std: tuple[float, ...] = tuple(configuration["std"])
@@ -73,7 +74,7 @@ class Backbone(nn.Module):
 
     def stem_digest(self) -> str:
         """A name for what `stem` computes: another network, cut or weight gives another one."""
-        digest = hashlib.sha256(repr((self.name, self._image_size, self._cut, len(self._layers))).encode())
+        digest = hashlib.sha256(repr((self.name, self.image_size, self._cut, len(self._layers))).encode())
         for value in (one for layer in self._layers[: self._cut] for one in layer.state_dict().values()):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:32]
@@ -130,7 +131,7 @@ class Backbone(nn.Module):
                 f"freeze: got {amount!r}, expected none, all, or 0 to {len(stages)}, the stages of {self.name}"
             )
         self._frozen = freeze_parameters(self.net, {name for stage in stages[: int(amount)] for name in stage})
-        images = torch.zeros(1, 3, self._image_size, self._image_size)
+        images = torch.zeros(1, 3, self.image_size, self.image_size)
         chain = module_chain(self.eval().net, images) if self._frozen else []
         self._cut_chain(chain, images)
         self.train()
@@ -163,9 +164,9 @@ class Backbone(nn.Module):
         """The shape of the feature map; on the way, parameters that do not contribute to it stop being trained."""
         was_training = self.training
         try:
-            features = self.eval()(torch.zeros(1, 3, self._image_size, self._image_size))
+            features = self.eval()(torch.zeros(1, 3, self.image_size, self.image_size))
         except (RuntimeError, AssertionError, ValueError) as error:
-            raise _unfit(self.name, self._image_size, error) from error
+            raise _unfit(self.name, self.image_size, error) from error
         finally:
             self.train(was_training)
         shape: torch.Size = features.shape

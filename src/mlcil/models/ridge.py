@@ -9,57 +9,67 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UserError
-from .statistics import Statistics
+from .sums import Sums
 
 ASKED = 100  # classes that the choice of a strength listens to, so that it costs no more with a thousand
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
 MOST_FREEDOM = 0.9  # parameters per image; beyond it, fitting errors vanish and say nothing about new images
-LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the mean squared feature
+LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the number of images
 LEAF = 128  # rows of a triangular matrix that is inverted at once
-SMALLEST_VARIANCE = 1e-12
-ABSENT = -30.0  # the logit of a class that nothing is known of
-SMALLEST_GAP = 0.1  # between images with a class and without, in deviations; little known, scores still keep an order
+SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one; what hardly ever changes is not blown up
 
 
 class Solution(NamedTuple):
     """Weights, and how much they lean on single images."""
 
-    weights: Tensor  # (d, K) float64
+    weights: Tensor  # (d, K) float64, the last row for the constant
     ridge: float  # their strength
     freedom: float  # parameters per image in effect, in 0..1: how much an image's own label moves its own score
     error: float  # of generalised cross-validation, mean over classes, relative to guessing the mean
+    squares: Tensor  # (K,) sum over images of the squared distance of a score from the mean score
 
 
-def solve(statistics: Statistics, ridge: float) -> Solution:
-    """The weights that minimise sum w |z' Theta - y'|^2 + ridge |Theta|^2; the last feature, a constant, is free.
+class _Standardised(NamedTuple):
+    """The sums as if every feature but the constant had mean 0 and deviation 1 over all images."""
+
+    gram: Tensor  # (d - 1, d - 1), of which only the lower triangle counts
+    cross: Tensor  # (d - 1, K)
+    mean: Tensor  # (d - 1,) of the features as they are
+    deviation: Tensor  # (d - 1,)
+    spread: Tensor  # (K,) sum of the squared distances of labels from their mean
+
+
+def solve(sums: Sums, ridge: float) -> Solution:
+    """The weights that minimise sum |z' W - y'|^2 + ridge |D W|^2, D the deviations of the features.
+
+    So every feature is penalised as if it had the deviation 1, whatever its scale is; the constant is free.
 
     Arguments:
-        statistics: sums over images whose last feature is 1.
+        sums: over images whose last feature is 1.
         ridge: above 0.
     """
-    factor = _factor(statistics, ridge)
-    weights = torch.cholesky_solve(statistics.cross, factor)
-    trace = _diagonal_of_inverse(factor)[:-1].sum()
-    freedom = float((statistics.width - ridge * trace) / statistics.images)
-    return Solution(weights, ridge, freedom, _error(statistics, weights, ridge, freedom))
+    return _solve(sums, _standardise(sums), ridge)
 
 
-def choose_ridge(statistics: Statistics) -> Solution:
+def choose_ridge(sums: Sums, names: tuple[str, ...]) -> Solution:
     """The weights at the strength of least generalised cross-validation error (Golub, Heath and Wahba, 1979).
 
     The error of leaving each image out, estimated from the sums alone, is computed on a ladder of strengths, from the
     middle in the direction in which it falls. Where images are few, the estimate fails at weak strengths, which fit
     them without an error: those do not count. All classes count alike; of very many, only some are used.
     The outcome depends on the sums and on nothing else, such as the order in which they came about.
+
+    Arguments:
+        names: of the K classes; they decide which of very many are used.
     """
-    unit = float(statistics.matrix().diagonal()[:-1].mean())
-    names = sorted(statistics.classes)[:: -(-len(statistics.classes) // ASKED) or 1]
-    asked = statistics if len(names) == len(statistics.classes) else statistics.with_classes(names)
+    asked = sorted(range(len(names)), key=lambda column: names[column])[:: -(-len(names) // ASKED) or 1]
+    some = sums if len(asked) == len(names) else sums.with_columns(asked)
+    standard = _standardise(some)
     tried: dict[int, Solution] = {}
 
     def at(rung: int) -> Solution:
         if rung not in tried:
-            tried[rung] = solve(asked, max(unit, 1e-12) * LADDER**rung)
+            tried[rung] = _solve(some, standard, sums.images * LADDER**rung)
         return tried[rung]
 
     best = 0
@@ -68,63 +78,41 @@ def choose_ridge(statistics: Statistics) -> Solution:
     for step in (-1, 1):
         while LOWEST <= best + step <= HIGHEST and at(best + step).error < at(best).error:
             best += step
-    return at(best) if asked is statistics else solve(statistics, at(best).ridge)
+    return at(best) if some is sums else solve(sums, at(best).ridge)
 
 
-def score_calibration(statistics: Statistics, solution: Solution) -> tuple[Tensor, Tensor, Tensor]:
-    """What scores mean, from the sums alone: two Gaussians of one variance, images with the class and without.
-
-    An image of the sums had a part in its own score, `Solution.freedom`, which a new image has not; the means are
-    corrected for it. The threshold is where the F1 of the two Gaussians is highest. A class without any positive is
-    never present.
-
-    Returns:
-        slope, offset and threshold, each (K,) float64: sigmoid(slope s + offset) is the probability of a class with
-        score s, and s > threshold says that it is present.
-    """
-    weights, count = solution.weights, statistics.weight
-    mean = weights.T @ statistics.total / count
-    variance = _squares(statistics, weights, solution.ridge) / count - mean**2
-    share = (statistics.positives / count).clamp(1e-12, 1 - 1e-9)
-    present = (weights * statistics.cross).sum(0) / statistics.positives.clamp(min=1e-12)
-    absent = (mean - share * present) / (1 - share)
-    within = variance - share * (1 - share) * (present - absent) ** 2
-    others = 1 - min(solution.freedom, 0.99)  # what a score owes to other images
-    high, low = 1 - (1 - present) / others, absent / others
-    spread = (within / others**2).clamp(min=SMALLEST_VARIANCE)
-    high = torch.maximum(high, low + SMALLEST_GAP * spread.sqrt())
-    slope = (high - low) / spread
-    offset = torch.log(share / (1 - share)) - slope * (high + low) / 2
-    threshold = _best_threshold(high, low, spread.sqrt(), share)
-    seen = statistics.positives > 0
-    return torch.where(seen, slope, 1.0), torch.where(seen, offset, ABSENT), torch.where(seen, threshold, math.inf)
-
-
-def _best_threshold(high: Tensor, low: Tensor, deviation: Tensor, share: Tensor) -> Tensor:
-    """(K,) where F1 = 2 P R / (P + R) is highest, for normal scores around `high` (present) and `low` (absent)."""
-    steps = torch.linspace(0, 1, 801, dtype=torch.float64)[:, None]
-    lowest, highest = low - 4 * deviation, high + 4 * deviation
-    tried = lowest + (highest - lowest) * steps  # (801, K)
-    found = share * torch.special.ndtr((high - tried) / deviation)
-    claimed = found + (1 - share) * torch.special.ndtr((low - tried) / deviation)
-    f1 = 2 * found / (share + claimed)
-    is_best = (f1 >= f1.amax(0) - 1e-9).double()  # of a plateau, as between scores far apart, the middle
-    middle: Tensor = (tried * is_best).sum(0) / is_best.sum(0)
-    return middle
-
-
-def _factor(statistics: Statistics, ridge: float) -> Tensor:
-    matrix = statistics.matrix()  # a Cholesky factorisation reads the lower triangle only
-    matrix.diagonal()[:-1] += ridge
-    if not torch.isfinite(matrix.sum() + statistics.cross.sum()):  # one NaN or infinity is in the sum, too
+def _standardise(sums: Sums) -> _Standardised:
+    count = sums.images
+    if count < 1:
+        raise UserError("there is no solution: the learner has seen no image, or more was taken away than added")
+    mean, share = sums.total[:-1] / count, sums.positives / count
+    gram = sums.matrix()[:-1, :-1] - count * torch.outer(mean, mean)
+    if not torch.isfinite(gram.diagonal().sum() + sums.cross.sum()):  # one NaN or infinity is in the sum, too
         raise UserError("the features are not finite; the backbone's weights or the images are damaged")
-    factor: Tensor
-    factor, failed = torch.linalg.cholesky_ex(matrix)
+    # Rounding leaves about 1e-16 of the squares where a feature never changes, and a deviation is their root.
+    deviation = (gram.diagonal() / count).clamp(min=0).sqrt()
+    moves = deviation > 1e-6 * (1 + mean.abs())
+    if not moves.any():
+        raise UserError(f"the {count:.0f} image(s) all look the same to the backbone; it needs different ones")
+    deviation = deviation.clamp(min=SMALLEST_DEVIATION * float(deviation[moves].median()))
+    cross = (sums.cross[:-1] - torch.outer(mean, sums.positives)) / deviation[:, None]
+    return _Standardised(gram / deviation[:, None] / deviation, cross, mean, deviation, count * share * (1 - share))
+
+
+def _solve(sums: Sums, standard: _Standardised, ridge: float) -> Solution:
+    matrix = standard.gram.clone()
+    matrix.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(matrix)  # reads the lower triangle only
     if failed:
-        raise UserError(
-            "there is no solution: the learner has seen no image, more was taken away than added, or ridge is too small"
-        )
-    return factor
+        raise UserError("there is no solution: more was taken away than added, or ridge is too small")
+    weights = torch.cholesky_solve(standard.cross, factor)
+    freedom = float(len(matrix) - ridge * _diagonal_of_inverse(factor).sum() + 1) / sums.images
+    fit = (weights * standard.cross).sum(0)
+    squares = fit - ridge * weights.square().sum(0)  # W'AW; the normal equations spare the product with the matrix
+    plain = weights / standard.deviation[:, None]
+    constant = sums.positives / sums.images - standard.mean @ plain
+    error = _error(standard.spread, standard.spread - 2 * fit + squares, freedom, sums.images)
+    return Solution(torch.cat([plain, constant[None]]), ridge, freedom, error, squares)
 
 
 def _diagonal_of_inverse(factor: Tensor) -> Tensor:
@@ -144,16 +132,8 @@ def _diagonal_of_inverse(factor: Tensor) -> Tensor:
     return torch.cat([_diagonal_of_inverse(first) + corner.square().sum(0), _diagonal_of_inverse(last)])
 
 
-def _squares(statistics: Statistics, weights: Tensor, ridge: float) -> Tensor:
-    """(K,) weighted sums of squared scores, w' A w; the normal equations spare the product with the matrix A."""
-    return (weights * statistics.cross).sum(0) - ridge * weights[:-1].square().sum(0)
-
-
-def _error(statistics: Statistics, weights: Tensor, ridge: float, freedom: float) -> float:
-    fit = 2 * (weights * statistics.cross).sum(0) - _squares(statistics, weights, ridge)
-    residual = statistics.positives - fit  # y is 0 or 1, so the sum of its squares is that of y
-    spread = statistics.positives * (1 - statistics.positives / statistics.weight)
-    known = spread > 1e-9 * statistics.weight
+def _error(spread: Tensor, residual: Tensor, freedom: float, images: float) -> float:
+    known = spread > 1e-9 * images
     if not known.any() or freedom > MOST_FREEDOM:
         return math.inf
     return float((residual[known] / spread[known]).mean()) / max(1 - freedom, 1e-9) ** 2

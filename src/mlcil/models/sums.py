@@ -1,0 +1,97 @@
+"""All that a ridge regression needs of its images: two sums, which can be added and taken away exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CHUNK = 4096  # images whose features are in memory at once
+
+Expand = Callable[[Tensor], Tensor]
+"""From what is known of images, (n, p), to their features (n, d), the last of which is 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums over images with features z (d,), the last of which is 1, and labels y (K,) of 0 and 1; float64, on the CPU.
+
+    Attributes:
+        gram: (d (d + 1) / 2,), the lower triangle of the sum of z z', row by row; see `matrix`.
+        cross: (d, K), the sum of z y'.
+    """
+
+    gram: Tensor
+    cross: Tensor
+
+    @classmethod
+    def empty(cls, width: int, classes: int = 0) -> Sums:
+        """Of no image, for `width` features."""
+        return cls(torch.zeros(width * (width + 1) // 2).double(), torch.zeros(width, classes).double())
+
+    @classmethod
+    def of(cls, described: Tensor, present: NDArray[np.bool_], expand: Expand, width: int) -> Sums:
+        """Of images.
+
+        Arguments:
+            described: (n, p), what `expand` makes features of.
+            present: (n, K), which classes each image shows.
+            width: d, the number of features.
+        """
+        gram = torch.zeros(width, width).double()
+        cross = torch.zeros(width, present.shape[1]).double()
+        labels = torch.from_numpy(np.ascontiguousarray(present))
+        for start in range(0, len(described), CHUNK):
+            part = slice(start, start + CHUNK)
+            z = expand(described[part]).cpu().double()  # (c, d)
+            gram += z.T @ z
+            cross += z.T @ labels[part].double()
+        return cls(gram[_lower_triangle(width)], cross)
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.gram + other.gram, self.cross + other.cross)
+
+    def __sub__(self, other: Sums) -> Sums:
+        return Sums(self.gram - other.gram, self.cross - other.cross)
+
+    @property
+    def width(self) -> int:
+        """d, the number of features."""
+        return self.cross.shape[0]
+
+    @property
+    def images(self) -> float:
+        """How many there are: the sum of 1 * 1."""
+        return float(self.gram[-1])
+
+    @property
+    def total(self) -> Tensor:
+        """(d,), the sum of z: the last row of the gram matrix."""
+        return self.gram[-self.width :]
+
+    @property
+    def positives(self) -> Tensor:
+        """(K,), how many images show each class: the sum of 1 * y."""
+        return self.cross[-1]
+
+    def matrix(self) -> Tensor:
+        """(d, d), the lower triangle of the sum of z z', zeros above it."""
+        matrix = self.gram.new_zeros(self.width, self.width)
+        matrix[_lower_triangle(self.width)] = self.gram
+        return matrix
+
+    def with_columns(self, source: Sequence[int | None]) -> Sums:
+        """With these columns of the labels, in this order; None is a column of zeros."""
+        cross = self.cross.new_zeros(self.width, len(source))
+        kept = [place for place, column in enumerate(source) if column is not None]
+        cross[:, kept] = self.cross[:, [column for column in source if column is not None]]
+        return Sums(self.gram, cross)
+
+
+def _lower_triangle(width: int) -> Tensor:
+    """bool (d, d), the places on and below the diagonal."""
+    return torch.ones(width, width, dtype=torch.bool).tril()
