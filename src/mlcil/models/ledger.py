@@ -203,9 +203,7 @@ class Ledger:
                 gone = Sums.of(described[chosen], before[there], expand, self.width)
                 is_whole = len(there) == (self.group_of == place).sum()
                 sums[known] = self._nothing() if is_whole else sums[known] - gone
-        return told._with_sums(
-            sums | {key: one for key, (_, one) in moved.items()}, {k: v[0] for k, v in moved.items()}
-        )
+        return told._with_sums(sums, moved)
 
     def without_step(self, number: int) -> Ledger:
         """As if a step had never been.
