@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from mlcil.data.augmentation import normalise
 from mlcil.models.attention import IncrementalCrossAttention
-from mlcil.models.tagger import Tagger
+from mlcil.models.tagger import TaggerNet
 
 
 def literal_attention(ica: IncrementalCrossAttention, features: Tensor) -> list[Tensor]:
@@ -47,7 +47,7 @@ def _session(ica: IncrementalCrossAttention, patches: Tensor, token: Tensor) -> 
 class LiteralTagger(nn.Module):
     """The same tagger, spelled out: `forward` gives logits (B, K) and the embeddings side by side (B, t * d)."""
 
-    def __init__(self, tagger: Tagger) -> None:
+    def __init__(self, tagger: TaggerNet) -> None:
         super().__init__()
         self.net: Any = timm.create_model(tagger.backbone.name, num_classes=0)
         self.net.load_state_dict(tagger.backbone.net.state_dict())

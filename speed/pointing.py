@@ -27,7 +27,8 @@ from mlcil.data.pixels import MemoryPixels
 from mlcil.data.sources import load
 from mlcil.reports.explanation_drawing import enlarged, peak
 from mlcil.serving.explanation import explain
-from mlcil.serving.trained_run import TrainedRun, open_run, read_images
+from mlcil.serving.loading import load as load_tagger
+from mlcil.serving.tagger import Tagger, read_images
 
 Masks = dict[str, NDArray[np.bool_]]  # by class name, (H, W), true where it is
 
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
     chance: float  # share of the picture that is right
 
 
-def mosaics(run: TrainedRun, test: LabelledImages, count: int) -> Iterator[Scene]:
+def mosaics(run: Tagger, test: LabelledImages, count: int) -> Iterator[Scene]:
     """Four test images to a picture, drawn without repetition by a fixed seed."""
     order = np.random.default_rng(0).permutation(len(test))[: 4 * count]
     half = run.config.settings.image_size // 2
@@ -68,7 +69,7 @@ def _quarter(place: int, half: int) -> NDArray[np.bool_]:
     return mask.reshape(2 * half, 2 * half)
 
 
-def boxed(run: TrainedRun, file: Path, count: int) -> Iterator[Scene]:
+def boxed(run: Tagger, file: Path, count: int) -> Iterator[Scene]:
     """The first images, by name, of an annotation file whose entries have boxes."""
     content = json.loads(file.read_text())
     if not all("bbox" in entry for entry in content["annotations"]):
@@ -85,7 +86,7 @@ def boxed(run: TrainedRun, file: Path, count: int) -> Iterator[Scene]:
         yield Scene(pixels, places)
 
 
-def outcomes(run: TrainedRun, scene: Scene, threshold: float) -> Iterator[Outcome]:
+def outcomes(run: Tagger, scene: Scene, threshold: float) -> Iterator[Outcome]:
     """One for every tag that the model gives and the scene can judge."""
     explanation = explain(run, scene.pixels, threshold, most=len(run.classes))
     shape = scene.pixels.shape
@@ -104,7 +105,7 @@ def _at(mask: NDArray[np.bool_], point: tuple[float, float]) -> bool:
     return bool(mask[int(point[1]), int(point[0])])
 
 
-def measure(run: TrainedRun, data: str, images: int, threshold: float) -> list[Outcome]:
+def measure(run: Tagger, data: str, images: int, threshold: float) -> list[Outcome]:
     """The outcomes of all tags, in mosaics of the data set or in the boxes of an annotation file."""
     if data.endswith(".json"):
         scenes = boxed(run, Path(data), images)
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=0.8)
     asked = parser.parse_args()
     try:
-        found = measure(open_run(asked.run), asked.data, asked.images, asked.threshold)
+        found = measure(load_tagger(asked.run), asked.data, asked.images, asked.threshold)
     except UserError as error:
         raise SystemExit(f"pointing: {error}") from None
     Console(width=100).print(table_of(found, f"{asked.run}, percent") if found else "no tag could be judged")

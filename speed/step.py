@@ -21,7 +21,7 @@ from mlcil.memory.buffer import Budget
 from mlcil.methods.base import LOSS_SCALE, Task, frozen_copy
 from mlcil.methods.krt import KRT, KRTConfig
 from mlcil.models.backbone import Backbone
-from mlcil.models.tagger import Tagger
+from mlcil.models.tagger import TaggerNet
 from mlcil.training.optimiser import make_optimiser
 
 SIZE, CLASSES = 224, 10
@@ -122,7 +122,7 @@ def other_parts(net: str, batch: int, sessions: int) -> Job:
     return from_maps
 
 
-def start_at_maps(taggers: Sequence[Tagger], yes: bool) -> None:
+def start_at_maps(taggers: Sequence[TaggerNet], yes: bool) -> None:
     """Let taggers take feature maps in place of images, or no longer."""
     for tagger in taggers:
         tagger.backbone._cut = len(tagger.backbone._layers) if yes else 0

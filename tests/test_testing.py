@@ -17,7 +17,7 @@ from mlcil.methods.er import ER
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.lwf import LwF
 from mlcil.methods.registry import all_methods
-from mlcil.models.tagger import Tagger
+from mlcil.models.tagger import TaggerNet
 
 SMALL_ATTENTION = {"width": 16, "heads": 4, "labels_per_image": 2.5}
 SMALL_PROMPTS = {"backbone": "test_vit", "image_size": 32, "pool": 4, "length": 2, "chosen": 2}
@@ -114,8 +114,8 @@ class GrowsBadly(FineTuning):
 
     name = "grows_badly"
 
-    def make_tagger(self, backbone: Any) -> Tagger:
-        class Careless(Tagger):
+    def make_tagger(self, backbone: Any) -> TaggerNet:
+        class Careless(TaggerNet):
             def grow(self, classes: int) -> None:
                 super().grow(classes)
                 for head in self.heads:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .methods.registry import register
     from .methods.rehearsal import Rehearsal
     from .reports.comparison import RunComparison
-    from .serving.trained_run import TrainedRun
+    from .serving.tagger import Prediction, Tagger
 
     def methods() -> dict[str, type[Method]]:
         """Every method by its name."""
@@ -43,7 +43,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Method",
     "MethodConfig",
+    "Prediction",
     "Rehearsal",
+    "Tagger",
     "UserError",
     "__version__",
     "check",
@@ -63,7 +65,9 @@ __all__ = [
 _LAZY = {
     "Method": "methods.base",
     "MethodConfig": "methods.base",
+    "Prediction": "serving.tagger",
     "Rehearsal": "methods.rehearsal",
+    "Tagger": "serving.tagger",
     "UserError": "core.errors",
     "option": "core.config",
     "register": "methods.registry",
@@ -148,19 +152,19 @@ def check(
     return review(data, Contents(index_file(default_cache())), images, protocol, order, negatives, decode)
 
 
-def load(run: str | Path, session: int | None = None) -> TrainedRun:
-    """Load the trained model of a run; neither its data nor its pretrained weights are needed.
+def load(run: str | Path, session: int | None = None) -> Tagger:
+    """Load the trained model of a run, or a tagger; neither data nor pretrained weights are needed.
 
     Arguments:
-        run: folder of the run.
-        session: take the model after this session, counted from 1; None for the last one that is finished.
+        run: folder of the run or of the tagger.
+        session: of a run, take the model after this session, counted from 1; None for the last one that is finished.
 
     Raises:
-        UserError: the folder holds no run, the session is not finished, or a file is damaged.
+        UserError: the folder holds neither, the session is not finished, or a file is damaged.
     """
-    from .serving.trained_run import open_run
+    from .serving.loading import load as load_tagger
 
-    return open_run(Path(run), session)
+    return load_tagger(Path(run), session)
 
 
 def presets(group: str | None = None) -> dict[str, Preset]:

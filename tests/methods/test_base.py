@@ -4,12 +4,12 @@ import torch
 
 from mlcil.methods.base import frozen_copy
 from mlcil.models.backbone import Backbone
-from mlcil.models.tagger import Tagger
+from mlcil.models.tagger import TaggerNet
 
 
 def test_a_teacher_keeps_what_it_knows():
     torch.manual_seed(0)
-    tagger = Tagger(Backbone("small_conv", 16))
+    tagger = TaggerNet(Backbone("small_conv", 16))
     tagger.grow(3)
     teacher = frozen_copy(tagger.train())
     assert not teacher.training

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from mlcil.models.backbone import Backbone
 from mlcil.models.class_queries import ClassQueryAttention, ClassRows
-from mlcil.models.tagger import AttentionShape, Tagger
+from mlcil.models.tagger import AttentionShape, TaggerNet
 
 from .lively import gaussian, lively
 
@@ -164,7 +164,7 @@ def test_each_row_of_a_head_reads_its_own_embedding():
 
 def tagger(layers=1):
     torch.manual_seed(0)
-    return Tagger(Backbone("small_conv", 32), AttentionShape(16, 4, per_class=True, layers=layers))
+    return TaggerNet(Backbone("small_conv", 32), AttentionShape(16, 4, per_class=True, layers=layers))
 
 
 def test_autocast_gives_reduced_precision():

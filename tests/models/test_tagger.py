@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mlcil.models.backbone import Backbone
-from mlcil.models.tagger import AttentionShape, Tagger
+from mlcil.models.tagger import AttentionShape, TaggerNet
 
 NETS = [("small_conv", 32), ("test_vit", 64), ("test_resnet", 64), ("test_efficientnet", 64)]
 SHAPES = [None, AttentionShape(16, 4, True), AttentionShape(32, 8, False)]
@@ -16,7 +16,7 @@ def images(size, count=3):
 
 def tagger(name="small_conv", size=32, shape=None):
     torch.manual_seed(0)
-    return Tagger(Backbone(name, size), shape)
+    return TaggerNet(Backbone(name, size), shape)
 
 
 @pytest.mark.parametrize(("name", "size"), NETS)

@@ -22,7 +22,8 @@ from mlcil.reports.attention_maps import explain_files, maps_for_report, pick_te
 from mlcil.reports.explanation_drawing import draw, enlarged, peak
 from mlcil.reports.style import save_png
 from mlcil.serving.explanation import Explanation, Tag, class_activation, explain, relevance
-from mlcil.serving.trained_run import TrainedRun, open_run
+from mlcil.serving.loading import open_run
+from mlcil.serving.tagger import Tagger
 from mlcil.training.config import make_config
 from mlcil.training.folder import save_state
 from mlcil.training.prepare import prepare_method
@@ -44,7 +45,7 @@ def a_run(method, path=Path("run"), data=DATA, **changes):
         for parameter in made.tagger.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     made.tagger.eval().requires_grad_(False)
-    return TrainedRun(config, made, CLASSES, len(SIZES), path)
+    return Tagger(config, made, CLASSES, len(SIZES), path)
 
 
 def stored(method, folder, **changes):

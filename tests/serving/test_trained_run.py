@@ -17,7 +17,8 @@ from mlcil.data.images import LabelledImages
 from mlcil.data.pixels import open_pixels
 from mlcil.data.sources import load
 from mlcil.evaluation.scores import load_scores, scores_file
-from mlcil.serving.trained_run import _take_normalisation, open_run, read_images
+from mlcil.serving.loading import _take_normalisation, open_run
+from mlcil.serving.tagger import read_images
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state, save_state
 from mlcil.training.run import run

@@ -8,7 +8,7 @@ from torch.optim import Adam
 from torch.optim.lr_scheduler import OneCycleLR
 
 from mlcil.models.backbone import Backbone
-from mlcil.models.tagger import AttentionShape, Tagger
+from mlcil.models.tagger import AttentionShape, TaggerNet
 from mlcil.training.folder import load_state, save_state
 from mlcil.training.optimiser import (
     WeightAverage,
@@ -22,9 +22,9 @@ from mlcil.training.optimiser import (
 LR, DECAY = 1e-3, 1e-4
 
 
-def tagger(attention: bool = True) -> Tagger:
+def tagger(attention: bool = True) -> TaggerNet:
     torch.manual_seed(0)
-    made = Tagger(Backbone("small_conv", 16), AttentionShape(16, 2) if attention else None)
+    made = TaggerNet(Backbone("small_conv", 16), AttentionShape(16, 2) if attention else None)
     made.grow(3)
     made.grow(2)
     return made
@@ -115,7 +115,7 @@ def test_decay_is_l2_and_not_decoupled():
     assert not make_optimiser(tagger(), LR, DECAY).param_groups[0].get("decoupled_weight_decay", False)
 
 
-def train(model: Tagger, optimiser: Adam, steps: range) -> None:
+def train(model: TaggerNet, optimiser: Adam, steps: range) -> None:
     model.train()
     for step in steps:
         torch.manual_seed(step)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,28 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         if partial is not None:
             with contextlib.suppress(OSError):
                 partial.unlink()
+
+
+def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write files into a temporary neighbour of a new folder, then move it into place in one step.
+
+    Raises:
+        UserError: something is at `path` already, or the file system refused; nothing is left behind then.
+    """
+    if path.exists() or path.is_symlink():
+        raise UserError(f"{path} exists already; choose another place, nothing is ever overwritten")
+    partial = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
+        fill(partial)
+        partial.chmod(0o755)
+        partial.rename(path)  # fails unless the place is free, or an empty folder that somebody just made
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

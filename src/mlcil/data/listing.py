@@ -55,8 +55,23 @@ class Listing:
         Raises:
             UserError: there are no training or no test images.
         """
+        data = self.united(contents, draws=True)
+        for part, split in ((data.train, "train"), (data.test, "test")):
+            if not len(part):
+                raise UserError(
+                    f"{self.source} has no {split} images; mark some in a split column or put them in a folder named "
+                    f"{split}, or give another test_fraction"
+                )
+        return data
+
+    def united(self, contents: Contents, draws: bool) -> DataSet:
+        """As `resolve`, but a part may be empty.
+
+        Arguments:
+            draws: whether the content of an image decides where nothing else does; otherwise it is for training.
+        """
         facts = contents.look(self.paths)
-        parts, torn = self._one_part_each(facts)
+        parts, torn = self._one_part_each(facts, draws)
         groups = self._images(facts)
         firsts = np.array([rows[0] for rows in groups], dtype=np.int64)
         merged = _Merged(self, self.labels[firsts], torn)
@@ -75,21 +90,22 @@ class Listing:
             arrivals=arrivals if (arrivals != BY_LABELS).any() else None,
             has_lists=self.lists,
         )
-        train, test = self._part(whole, ~is_test, "train"), self._part(whole, is_test, "test")
-        return DataSet(train, test, self.findings + merged.findings())
+        train, test = whole.subset(np.flatnonzero(~is_test)), whole.subset(np.flatnonzero(is_test))
+        return DataSet(train, replace(test, split="test"), self.findings + merged.findings())
 
     def where(self, row: int) -> str:
         """A row for a message, such as `photos/a.jpg (row 7)`."""
         return f"{self.paths[row]} ({self.places[row]})" if self.places[row] else self.paths[row]
 
-    def _one_part_each(self, facts: Sequence[FileFacts]) -> tuple[list[str], list[list[int]]]:
+    def _one_part_each(self, facts: Sequence[FileFacts], draws: bool) -> tuple[list[str], list[list[int]]]:
         """The part of each row, the same for all rows of an image, and pairs of rows that had disagreed."""
         parts, torn = list(self.parts), []
         for rows in _grouped([_content(*row) for row in zip(self.paths, facts, strict=True)]):
             named = sorted({self.parts[row] for row in rows} - {""})
             if len(named) > 1:
                 torn.append([next(row for row in rows if self.parts[row] == part) for part in named])
-            part = named[0] if named else self._drawn(facts[rows[0]].digest)  # "test" comes first
+            drawn = self._drawn(facts[rows[0]].digest) if draws else "train"
+            part = named[0] if named else drawn  # "test" comes first
             for row in rows:
                 parts[row] = part
         return parts, torn
@@ -103,14 +119,6 @@ class Listing:
         """The part that an image's content decides, the same on every machine and whatever else is listed."""
         share = int.from_bytes(sha256(digest).digest()[:6], "big") / 2**48
         return "test" if share < self.test_fraction else "train"
-
-    def _part(self, whole: LabelledImages, chosen: NDArray[np.bool_], split: str) -> LabelledImages:
-        if not chosen.any():
-            raise UserError(
-                f"{self.source} has no {split} images; mark some in a split column or put them in a folder named "
-                f"{split}, or give another test_fraction"
-            )
-        return replace(whole.subset(np.flatnonzero(chosen)), split=split)
 
 
 def _content(path: str, facts: FileFacts) -> bytes | str:

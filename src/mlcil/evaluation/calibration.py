@@ -111,6 +111,23 @@ class Calibration:
         logits = _logit(np.clip(np.asarray(scores, np.float64), 0, 1))
         return _sigmoid(logits / self.temperatures + self.shifts)
 
+    def thresholds_for(self, precision: float) -> Floats:
+        """(K,) the lowest thresholds at which so large a part of the tags was right on the images set aside.
+
+        It is 1, which no score exceeds, where no threshold gives it.
+
+        Arguments:
+            precision: between 0 and 1.
+        """
+        seen = sum(part.images - part.back for part in self.parts)
+        found = [
+            threshold_for(precision, part.scores[:, k], part.labels[:, k], weights[:, k])
+            for part in self.parts
+            for weights in [absence_weights(part.labels, seen / part.images)]
+            for k in range(part.labels.shape[1])
+        ]
+        return np.array(found, np.float64)
+
     def to_values(self) -> dict[str, Any]:
         """The calibration as plain lists for JSON, which keeps every bit."""
         parts = [
@@ -197,6 +214,24 @@ def best_threshold(scores: Array, labels: Array, weights: Floats) -> float | Non
     above, below = float(distinct[best]), float(distinct[best - 1]) if best else 0.0
     # Two neighbouring floating point numbers have no middle: it would round to one of them.
     return min(below + (above - below) / 2, math.nextafter(above, -math.inf))
+
+
+def threshold_for(precision: float, scores: Array, labels: Array, weights: Floats) -> float:
+    """The lowest threshold at which `score > threshold` has this precision; 1 if none has.
+
+    Arguments:
+        precision: between 0 and 1.
+        scores, labels, weights: as for `best_threshold`.
+    """
+    known = labels >= 0
+    values, truth, counts = np.asarray(scores[known], np.float64), labels[known] == 1, weights[known]
+    if not truth.any():
+        return 1.0
+    distinct, place = np.unique(values, return_inverse=True)  # (D,) rising
+    claimed = _at_least(place, counts, len(distinct))
+    hit = _at_least(place[truth], counts[truth], len(distinct))
+    enough = np.flatnonzero(hit >= precision * claimed)
+    return 1.0 if not len(enough) else math.nextafter(float(distinct[enough[0]]), -math.inf)
 
 
 def best_scaling(scores: Array, labels: Array, weights: Floats) -> tuple[float, float]:

@@ -81,6 +81,7 @@ class Analytic(Method):
     Config = AnalyticConfig
     config: AnalyticConfig
     saved = ("ledger", "scores", "_ridge", "_stretch", "_shift")
+    only_for_learning = ("ledger",)
     setting_defaults = {"augment": "none"}  # each image is seen once, unaugmented
     tagger: AnalyticTagger
 

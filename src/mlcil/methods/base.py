@@ -19,7 +19,7 @@ from ..data.protocol import Session
 from ..losses.asymmetric import asymmetric_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
-from ..models.tagger import Output, Tagger
+from ..models.tagger import Output, TaggerNet
 
 LOSS_SCALE = 64.0  # published weights belong to losses summed over a batch of 64; the loop multiplies by it
 
@@ -95,20 +95,21 @@ class Method:
     # share it; `check_method` tries it.
     base_is_finetuning: bool = False
     saved: ClassVar[tuple[str, ...]] = ()  # attributes to save besides the model; see `core.state`
+    only_for_learning: ClassVar[tuple[str, ...]] = ()  # those of `saved` that `predict` and `thresholds` do not need
     finetuning_options: ClassVar[Mapping[str, Any] | None] = None  # options that make it fine-tuning without a buffer
 
     def __init__(self, config: MethodConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         self.config, self.task, self.budget = config, task, budget
         self.tagger = self.make_tagger(backbone)
         self.student: Callable[[Tensor], Output] = self.tagger
-        self.teacher: Tagger | None = None
+        self.teacher: TaggerNet | None = None
         self.gather: Callable[[Tensor], Tensor] = lambda rows: rows
 
     # What a method may replace ------------------------------------------------------------------
 
-    def make_tagger(self, backbone: Backbone) -> Tagger:
+    def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """Build the model: by default linear heads on the pooled feature."""
-        return Tagger(backbone)
+        return TaggerNet(backbone)
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow the model and prepare whatever the session's losses need."""
@@ -223,6 +224,6 @@ class Method:
         self.freeze()
 
 
-def frozen_copy(tagger: Tagger) -> Tagger:
+def frozen_copy(tagger: TaggerNet) -> TaggerNet:
     """A copy of the model that stays as it is: in evaluation mode, without gradients."""
     return copy.deepcopy(tagger).eval().requires_grad_(False)

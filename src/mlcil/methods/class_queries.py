@@ -16,7 +16,7 @@ from ..losses.asymmetric import asymmetric_loss
 from ..losses.reweighting import reweighted_loss
 from ..models.backbone import Backbone
 from ..models.class_queries import ClassRows
-from ..models.tagger import AttentionShape, Output, Tagger
+from ..models.tagger import AttentionShape, Output, TaggerNet
 from .base import Inference
 from .krt import KRT, KRTConfig
 
@@ -60,11 +60,11 @@ class ClassQueries(KRT):
     config: ClassQueriesConfig
     finetuning_options = {"dpl": False, "ica": False, "reweight": False}
 
-    def make_tagger(self, backbone: Backbone) -> Tagger:
+    def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """A tagger with class queries unless they are switched off, and with the unknown class if it has a weight."""
         c = self.config
         shape = AttentionShape(c.width, c.heads, c.attend_to_kt, per_class=True, layers=c.layers)
-        tagger = Tagger(backbone, shape if c.ica else None)
+        tagger = TaggerNet(backbone, shape if c.ica else None)
         if self._probes():
             tagger.add_module("unknown", ClassRows(c.width, 1))
             self.base_is_finetuning = False  # the unknown class is taught in the first session as well

@@ -39,6 +39,7 @@ class DERpp(Rehearsal):
     reference = "Buzzega et al., Dark Experience for General Continual Learning, NeurIPS 2020"
     buffer_use = "required"
     saved = ("logits",)
+    only_for_learning = ("buffer", "logits")
     Config = DERppConfig
     config: DERppConfig
     base_is_finetuning = True

@@ -19,7 +19,7 @@ from ..data.published import BENCHMARKS
 from ..losses.cosine import cosine_distance, token_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
-from ..models.tagger import AttentionShape, Output, Tagger
+from ..models.tagger import AttentionShape, Output, TaggerNet
 from .base import LOSS_SCALE, Inference, Task, TrainingSet
 from .pseudo_labels import ClassRecall, fill_unknown, find_threshold, rate_per_image
 from .rehearsal import Rehearsal, RehearsalConfig
@@ -104,10 +104,10 @@ class KRT(Rehearsal):
         self.fixed_labels: NDArray[np.int8] | None = None  # (N, K) with `pseudo: fixed`
         self._pseudo: NDArray[np.bool_] | None = None  # (N, K_old) on the session's images, during the session
 
-    def make_tagger(self, backbone: Backbone) -> Tagger:
+    def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """A tagger with cross-attention unless it is switched off."""
         c = self.config
-        return Tagger(backbone, AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None)
+        return TaggerNet(backbone, AttentionShape(c.width, c.heads, c.attend_to_kt) if c.ica else None)
 
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow, find the threshold, and with it the pseudo labels."""

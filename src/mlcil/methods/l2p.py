@@ -10,7 +10,7 @@ from ..core.config import option, with_default
 from ..data.loading import Batch
 from ..models.backbone import Backbone
 from ..models.prompts import PromptedTagger
-from ..models.tagger import Tagger
+from ..models.tagger import TaggerNet
 from .base import LOSS_SCALE, MethodConfig
 from .rehearsal import Rehearsal, RehearsalConfig
 
@@ -52,7 +52,7 @@ class L2P(Rehearsal):
         "clip_norm": LOSS_SCALE,
     }
 
-    def make_tagger(self, backbone: Backbone) -> Tagger:
+    def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """The transformer with its prompts."""
         c = self.config
         return PromptedTagger(backbone, c.pool, c.length, c.chosen, c.batchwise, c.unfreeze)

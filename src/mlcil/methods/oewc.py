@@ -45,6 +45,7 @@ class OEWC(Method):
     family = "regularisation"
     reference = "Schwarz et al., Progress & Compress, ICML 2018"
     saved = ("fisher", "anchors")
+    only_for_learning = ("fisher", "anchors")
     Config = OEWCConfig
     config: OEWCConfig
     base_is_finetuning = True

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.config import option
 from ..losses.pod import pod_spatial
 from ..models.backbone import Backbone
-from ..models.tagger import Output, Tagger
+from ..models.tagger import Output, TaggerNet
 from .kd import KD, KDConfig
 
 
@@ -35,10 +35,10 @@ class PODNet(KD):
     config: PODNetConfig
     finetuning_options = {"feature_weight": 0.0, "spatial_weight": 0.0}
 
-    def make_tagger(self, backbone: Backbone) -> Tagger:
+    def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """Linear heads, on a backbone that keeps its stages' maps."""
         backbone.watch_stages()
-        return Tagger(backbone)
+        return TaggerNet(backbone)
 
     def distances(self, now: Output, before: Output) -> dict[str, tuple[float, Tensor]]:
         """Those of the final feature and of the stages."""

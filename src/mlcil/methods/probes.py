@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.config import with_default
 from ..models.backbone import Backbone
-from ..models.tagger import Tagger
+from ..models.tagger import TaggerNet
 from .base import Method, MethodConfig
 
 
@@ -27,10 +27,10 @@ class Probes(Method):
     Config = ProbesConfig
     setting_defaults = {"base_lr": 3e-3, "lr": 3e-3}  # nothing but linear heads is trained
 
-    def make_tagger(self, backbone: Backbone) -> Tagger:
+    def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """Linear heads on features that never change."""
         backbone.stop_training()
-        return Tagger(backbone)
+        return TaggerNet(backbone)
 
     def freeze(self) -> None:
         """Keep the heads of finished sessions as they are."""

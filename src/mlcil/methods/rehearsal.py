@@ -50,6 +50,7 @@ class Rehearsal(Method):
 
     buffer_use = "optional"
     saved: ClassVar[tuple[str, ...]] = ("buffer",)
+    only_for_learning: ClassVar[tuple[str, ...]] = ("buffer",)
     Config = RehearsalConfig
     config: RehearsalConfig
     draws: ClassVar[int] = 1  # independent draws beside each batch with `replay: paired`

@@ -13,12 +13,12 @@ from ..core.errors import UserError
 from .backbone import Backbone
 from .ridge import SMALLEST_DEVIATION
 from .score_model import ABSENT
-from .tagger import AttentionShape, Output, Tagger
+from .tagger import AttentionShape, Output, TaggerNet
 
 CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 
 
-class AnalyticTagger(Tagger):
+class AnalyticTagger(TaggerNet):
     """Scores by weights that `set_solution` is given.
 
     Before there are any, the logits are those of ordinary heads, so that a first session can train the backbone.

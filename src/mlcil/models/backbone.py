@@ -29,6 +29,7 @@ class Backbone(nn.Module):
 
     Attributes:
         image_size: side of the square images that it was made for.
+        takes_image_size: whether timm makes it for one image size, as it does transformers.
         channels: C, of the feature map.
         grid: (H, W) of the feature map at the image size it was made for.
         mean, std: the normalisation its weights expect, three numbers each.
@@ -38,7 +39,7 @@ class Backbone(nn.Module):
     def __init__(self, name: str, image_size: int) -> None:
         super().__init__()
         self.name, self.image_size = name, image_size
-        self.net, configuration = _create(name, image_size)
+        self.net, configuration, self.takes_image_size = _create(name, image_size)
         self.mean: tuple[float, ...] = tuple(configuration["mean"])
         self.std: tuple[float, ...] = tuple(configuration["std"])
         self.prefix_tokens = int(getattr(self.net, "num_prefix_tokens", 0))
@@ -194,9 +195,10 @@ class _Whole(nn.Module):
         return features
 
 
-def _create(name: str, image_size: int) -> tuple[Any, dict[str, Any]]:
+def _create(name: str, image_size: int) -> tuple[Any, dict[str, Any], bool]:
+    """The network, timm's facts about it, and whether it is made for one image size."""
     if name == SMALL:
-        return SmallConvNet(), {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+        return SmallConvNet(), {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}, False
     import timm
 
     architecture = name.split(".")[0]
@@ -206,15 +208,16 @@ def _create(name: str, image_size: int) -> tuple[Any, dict[str, Any]]:
     tags = [one for one in timm.list_pretrained(f"{architecture}.*") if "." in one]
     if "." in name and name not in tags:
         raise unknown_name("backbone", name, [architecture, *tags])
+    takes_image_size = True
     try:
         try:
             net = timm.create_model(name, num_classes=0, img_size=image_size)
         except TypeError:  # most convolutional nets take no image size
-            net = timm.create_model(name, num_classes=0)
+            net, takes_image_size = timm.create_model(name, num_classes=0), False
     except (RuntimeError, AssertionError, ValueError) as error:
         raise _unfit(name, image_size, error) from error
     configuration: Any = net.default_cfg
-    return net, dict(configuration)
+    return net, dict(configuration), takes_image_size
 
 
 def _unfit(name: str, image_size: int, error: Exception) -> UserError:

@@ -14,10 +14,13 @@ from .ledger import Group, Ledger, Statement, check_same_features
 from .sums import Sums
 
 
-def merged(first: Ledger, second: Ledger) -> Ledger:
+def merged(first: Ledger, second: Ledger) -> tuple[Ledger, dict[int, int]]:
     """Both learners' images and labels in one ledger, exactly; a class that both know is the same class.
 
     The columns are those of `first`, then those that only `second` has. Steps that both have count once.
+
+    Returns:
+        The ledger, and what each step of `second` is called in it.
 
     Raises:
         UserError: the features differ, an image is not remembered, or both have seen some of the same images in a way
@@ -27,7 +30,8 @@ def merged(first: Ledger, second: Ledger) -> Ledger:
     if not (first.remembers and second.remembers):
         raise UserError("cannot merge: one of the two does not remember its photos, so some might count twice")
     names = list(dict.fromkeys((*first.classes, *second.classes)))
-    return _Merger(first.with_classes(names), second.with_classes(names)).merge()
+    merger = _Merger(first.with_classes(names), second.with_classes(names))
+    return merger.merge(), merger.number
 
 
 class _Merger:

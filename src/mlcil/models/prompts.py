@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError
 from .backbone import Backbone
-from .tagger import Output, Tagger
+from .tagger import Output, TaggerNet
 
 PROMPT_BOUND = 1.0  # keys and prompts start uniform in [-1, 1], as in PyTorch ports; the official code: [0, 0.01)
 
@@ -39,7 +39,7 @@ def choose(queries: Tensor, keys: Tensor, count: int, batchwise: bool) -> tuple[
     return ids, cosine.gather(1, ids).sum(dim=1)
 
 
-class PromptedTagger(Tagger):
+class PromptedTagger(TaggerNet):
     """A frozen vision transformer steered by prompts that each image chooses from a pool by its own feature.
 
     An image's query is its feature in the net without prompts: the class token after the final norm, or the

@@ -41,7 +41,7 @@ class Output(NamedTuple):
     match: Tensor | None = None  # (B,) similarity of each image's query to the prompts it chose
 
 
-class Tagger(nn.Module):
+class TaggerNet(nn.Module):
     """Scores images for every class seen so far and grows by a head, and with attention its tokens, a session.
 
     Growing adds modules and touches no old one, so the scores of old classes stay the same to the bit.

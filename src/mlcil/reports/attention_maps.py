@@ -16,7 +16,8 @@ from ..data.decoding import BadImage, decode, inspect, read_content, resized
 from ..data.images import PRESENT
 from ..data.sources import load
 from ..serving.explanation import MOST, check_has_maps, explain
-from ..serving.trained_run import TrainedRun, open_run, read_images
+from ..serving.loading import load as load_tagger
+from ..serving.tagger import Tagger, read_images
 from ..training.prepare import open_contents
 from .explanation_drawing import draw
 from .style import free_name, save_png
@@ -47,7 +48,7 @@ def explain_files(
     Raises:
         UserError: the run or an image cannot be read; nothing is written then.
     """
-    run = open_run(run_path, session)
+    run = load_tagger(run_path, session)
     check_has_maps(run)
     pixels = read_images(run, images)
     taken: set[str] = set()
@@ -62,7 +63,7 @@ def explain_files(
     return files
 
 
-def pick_test_images(run: TrainedRun, count: int) -> list[tuple[str, NDArray[np.uint8], tuple[str, ...]]]:
+def pick_test_images(run: Tagger, count: int) -> list[tuple[str, NDArray[np.uint8], tuple[str, ...]]]:
     """A few test images of the run's own data. The choice does not depend on the model.
 
     Images with two to four labels from several sessions come first, and each image shows as many classes as possible
@@ -102,7 +103,7 @@ def maps_for_report(run_path: Path, count: int) -> list[tuple[str, Figure]]:
     Raises:
         UserError: the run has no maps, or its data cannot be read.
     """
-    run = open_run(run_path)
+    run = load_tagger(run_path)
     check_has_maps(run)
     drawings = []
     for path, pixels, labels in pick_test_images(run, count):

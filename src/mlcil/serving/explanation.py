@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..evaluation.calibration import DEFAULT_THRESHOLD
 from ..models.analytic import AnalyticTagger
-from ..models.tagger import Tagger
-from .trained_run import TrainedRun
+from ..models.tagger import TaggerNet
+from .tagger import Tagger
 
 MOST = 4  # tags that fit in one row of panels
 
@@ -60,13 +59,13 @@ class Explanation:
         return shares
 
 
-def class_activation(tagger: Tagger, features: Tensor) -> Tensor:
+def class_activation(tagger: TaggerNet, features: Tensor) -> Tensor:
     """Class activation maps, (B, C, h, w) -> (B, K, h, w): their mean over positions plus the bias is the logit."""
     weight = torch.cat([head.get_parameter("weight") for head in tagger.heads])  # (K, C)
     return torch.einsum("bchw,kc->bkhw", features, weight)
 
 
-def relevance(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
+def relevance(tagger: TaggerNet, features: Tensor, columns: Sequence[int]) -> Tensor:
     """The evidence for some classes in an image: attention weights times the gradient of the class's logit.
 
     It is the positive part of the product, summed over heads (after Chefer et al., ICCV 2021). The gradient treats the
@@ -91,9 +90,7 @@ def relevance(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tenso
     return evidence[:, : height * width].reshape(-1, height, width)  # without the tokens
 
 
-def explain(
-    run: TrainedRun, pixels: NDArray[np.uint8], threshold: float | None = None, most: int = MOST
-) -> Explanation:
+def explain(run: Tagger, pixels: NDArray[np.uint8], threshold: float | None = None, most: int = MOST) -> Explanation:
     """Tag an image and find the evidence for each tag.
 
     The map of a tag is its `relevance` for a model with cross-attention, the positive part of its `class_activation`
@@ -113,10 +110,7 @@ def explain(
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
         features = tagger.backbone(images)  # (1, C, h, w)
-    if threshold is None and run.thresholds is not None:
-        is_tag = scores > run.thresholds
-    else:
-        is_tag = scores >= (DEFAULT_THRESHOLD if threshold is None else threshold)
+    is_tag = scores > run.thresholds if threshold is None else scores >= threshold
     best_first = np.argsort(-scores, kind="stable")
     shown = [int(column) for column in best_first if is_tag[column]][:most] or [int(best_first[0])]
     maps = _maps(tagger, features, shown).numpy()
@@ -127,14 +121,14 @@ def explain(
     return Explanation(pixels, tuple(tags), *_session_attention(tagger, features))
 
 
-def check_has_maps(run: TrainedRun) -> None:
+def check_has_maps(run: Tagger) -> None:
     """Check that the scores of a run can be traced back to positions in the image.
 
     Raises:
         UserError: the method has neither cross-attention nor linear or closed-form heads.
     """
     tagger, method = run.method.tagger, run.config.settings.method
-    if type(tagger).forward is not Tagger.forward and not isinstance(tagger, AnalyticTagger):
+    if type(tagger).forward is not TaggerNet.forward and not isinstance(tagger, AnalyticTagger):
         raise UserError(
             f"run {run.path}: method {method} has no maps, because its heads do not read the image's feature map; "
             "expected cross-attention (krt) or linear heads on the pooled feature (ft and most others)"
@@ -145,7 +139,7 @@ def check_has_maps(run: TrainedRun) -> None:
         )
 
 
-def _maps(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
+def _maps(tagger: TaggerNet, features: Tensor, columns: Sequence[int]) -> Tensor:
     if isinstance(tagger, AnalyticTagger):
         return tagger.evidence(features)[0, list(columns)].clamp(min=0)
     if tagger.attention is not None:
@@ -154,7 +148,7 @@ def _maps(tagger: Tagger, features: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 @torch.no_grad()
-def _session_attention(tagger: Tagger, features: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _session_attention(tagger: TaggerNet, features: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """`attention` (t, h, w) and `by_head` (t, heads) of an `Explanation`."""
     height, width = features.shape[-2:]
     if tagger.attention is None or isinstance(tagger, AnalyticTagger):

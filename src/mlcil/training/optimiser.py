@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
-from ..models.tagger import Tagger
+from ..models.tagger import TaggerNet
 
 START_DIVISOR, END_DIVISOR = 25.0, 1e4  # the rate starts at peak / 25 and ends at start / 10^4
 MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # Adam's first beta moves against the rate
 
 
-def make_optimiser(tagger: Tagger, lr: float, weight_decay: float, fused: bool = True) -> Adam:
+def make_optimiser(tagger: TaggerNet, lr: float, weight_decay: float, fused: bool = True) -> Adam:
     """Adam over the trainable parameters, L2 decay on those of two or more dimensions only.
 
     Arguments:
@@ -78,18 +78,18 @@ class WeightAverage:
         decay: how much of the mean is kept at a step; 0.9997 is common.
     """
 
-    def __init__(self, tagger: Tagger, decay: float) -> None:
+    def __init__(self, tagger: TaggerNet, decay: float) -> None:
         self.decay = decay
         self.mean = {name: value.clone() for name, value in _floating(tagger)}
 
     @torch.no_grad()
-    def update(self, tagger: Tagger) -> None:
+    def update(self, tagger: TaggerNet) -> None:
         """Move the mean towards the present weights."""
         now = [value for _, value in _floating(tagger)]
         torch._foreach_lerp_(list(self.mean.values()), now, 1 - self.decay)
 
     @torch.no_grad()
-    def copy_to(self, tagger: Tagger) -> None:
+    def copy_to(self, tagger: TaggerNet) -> None:
         """Put the mean in place of the weights."""
         for name, value in _floating(tagger):
             value.copy_(self.mean[name])
@@ -102,7 +102,7 @@ def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
     return torch.empty_like(parameter, device=value.device, requires_grad=False).copy_(value)
 
 
-def _floating(tagger: Tagger) -> Iterable[tuple[str, Tensor]]:
+def _floating(tagger: TaggerNet) -> Iterable[tuple[str, Tensor]]:
     return ((name, value) for name, value in tagger.state_dict().items() if value.is_floating_point())
 
 

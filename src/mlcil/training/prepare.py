@@ -74,7 +74,7 @@ def prepare_data(
         found = read(settings.data, settings.images)
     data = resolve(found, contents)
     whole = arrange(DataSet(fingerprinted(data.train, contents), fingerprinted(data.test, contents), data.findings))
-    train, test = (_open(images, settings, contents, say) for images in (whole.train, whole.test))
+    train, test = (open_images(images, settings, contents, say) for images in (whole.train, whole.test))
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
         first = bad[0] if len(bad) == 1 else f"{len(bad)} images cannot be read, first: {bad[0]}"
@@ -150,24 +150,28 @@ def make_feeds(settings: RunSettings, data: Data, backbone: Backbone, fabric: Fa
     Raises:
         UserError: features are to be kept and cannot be.
     """
+    train = make_feed(settings, data.train, backbone, fabric, say, settings.augment)
+    return train, make_feed(settings, data.test, backbone, fabric, say, "none")
+
+
+def make_feed(
+    settings: RunSettings, pixels: PixelStore, backbone: Backbone, fabric: Fabric, say: Say, augment: str
+) -> Feed:
+    """What serves batches of these images; see `make_feeds`."""
     if settings.keep_features:
-        return _make_kept_feeds(settings, data, backbone, fabric, say)
+        return _make_kept_feed(settings, pixels, backbone, fabric, say, Views(augment, settings.views))
 
     def stem(images: Tensor) -> Tensor:
         with fabric.autocast():
             return backbone.stem(images)
 
     prepare = Preparation(backbone.mean, backbone.std, stem if backbone.has_stem else None)
-    transform = make_augmentation(settings.augment)
-    return (
-        PixelFeed(data.train, prepare, transform, settings.workers, fabric.device),
-        PixelFeed(data.test, prepare, None, settings.workers, fabric.device),
-    )
+    return PixelFeed(pixels, prepare, make_augmentation(augment), settings.workers, fabric.device)
 
 
-def _make_kept_feeds(
-    settings: RunSettings, data: Data, backbone: Backbone, fabric: Fabric, say: Say
-) -> tuple[Feed, Feed]:
+def _make_kept_feed(
+    settings: RunSettings, pixels: PixelStore, backbone: Backbone, fabric: Fabric, say: Say, views: Views
+) -> Feed:
     if not backbone.has_stem:
         raise UserError(
             f"keep_features: nothing is frozen that could be kept; set freeze=all, or a number of stages with a "
@@ -178,13 +182,11 @@ def _make_kept_feeds(
         raise UserError("keep_features needs a cache folder; leave cache at auto or name one")
     prepare = Preparation(backbone.mean, backbone.std, backbone.stem)
     stem = KeptStem(prepare, backbone.stem_digest(), settings.image_size, fabric.device)
-    return (
-        stem.open(data.train, Views(settings.augment, settings.views), cache, say),
-        stem.open(data.test, Views("none"), cache, say),
-    )
+    return stem.open(pixels, views, cache, say)
 
 
-def _open(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> OpenedPixels:
+def open_images(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> OpenedPixels:
+    """The pixels of images, decoded or found in the cache."""
     progress = progress_line(say, f"decoding {images.split} images")
     cache = open_cache(settings)
     opened = open_pixels(images, settings.image_size, cache=cache, contents=contents, on_progress=progress)

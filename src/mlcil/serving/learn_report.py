@@ -1,0 +1,219 @@
+"""What `learn` says: its plan before, and afterwards what was learned and what changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..core.words import counted, listed
+from ..data.images import Finding, Level
+from ..data.review import count_labels
+from ..methods.analytic import Analytic
+from ..methods.base import Method
+from ..models.ledger import Ledger
+from ..training.config import RunSettings
+from ..training.prepare import Say, open_contents
+from ..training.progress import duration
+from .measuring import quality
+from .step_data import StepData, in_columns, read_images, with_denials
+from .tagger import LabelFacts, Tagger
+
+TIMED = 8  # images by which the speed of the network is measured
+BACKWARD = 3.0  # a training step takes about this many times the forward pass
+ALIKE = 0.95  # correlation of two labels' scores above which they can hardly be told apart
+ESTIMATED = "estimated from the sums; such estimates say where to look, and --check TABLE measures"
+
+
+class Plan(NamedTuple):
+    """What a lesson is going to do."""
+
+    images: int
+    returning: int  # images among them that the tagger has seen before
+    measured: int  # further images that are only measured on
+    labels: tuple[tuple[str, int, int, bool], ...]  # name, photos with it, photos without it, whether it is new
+    corrections: int  # labels that replace what was said of the same photo before
+    method: str
+    seconds: float  # that it will take at most, by the speed of the network on this machine
+
+    def lines(self) -> Iterator[str]:
+        """The plan in words."""
+        back = f", {self.returning} of them seen before" if self.returning else ""
+        aside = f"; {self.measured} more to measure on" if self.measured else ""
+        yield f"plan: learn from {counted(self.images, 'photo')}{back}{aside}"
+        for is_new, words in ((True, "new labels"), (False, "labels that it knows")):
+            names = [f"{name} ({shown}+, {without}-)" for name, shown, without, new in self.labels if new == is_new]
+            if names:
+                yield f"  {words}: {listed(names, 12)}"
+        if self.corrections:
+            yield f"  corrections: {counted(self.corrections, 'label')} of photos seen before will change"
+        yield f"  {self.method}; at most {duration(self.seconds)}"
+
+
+class Quality(NamedTuple):
+    """How well a label is given, in percent; None where nothing can be said."""
+
+    ap: float | None
+    precision: float | None
+    recall: float | None
+
+
+class LabelChange(NamedTuple):
+    """What learning did to a label that the tagger knew before."""
+
+    name: str
+    before: Quality
+    after: Quality
+    how: str  # where the figures come from, in words
+    facts: LabelFacts | None  # as measured afterwards, if it was measured
+
+
+@dataclass(frozen=True)
+class LearnReport:
+    """What was learned, and how well.
+
+    Attributes:
+        plan: what was planned.
+        labels: the labels of the table.
+        measured: on what they were measured, in words; "" if they could not be.
+        changes: of the labels that the tagger knew before.
+        findings: what its owner should know.
+        seconds: that it took.
+    """
+
+    plan: Plan
+    labels: tuple[str, ...]
+    measured: str
+    changes: tuple[LabelChange, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+
+
+def make_plan(step: StepData, ledger: Ledger | None, method: Method, settings: RunSettings) -> Plan:
+    """Say what a lesson will do, and time the network for how long."""
+    images = step.train.images
+    counts = count_labels(images.labels)
+    labels = tuple(
+        (name, int(counts.present[k]), int(counts.absent[k]), k >= step.first)
+        for k, name in enumerate(images.classes)
+        if name in step.stated
+    )
+    returning, corrections = 0, 0
+    if ledger is not None and images.fingerprints is not None and len(ledger.fingerprints):
+        rows = ledger.find(images.fingerprints)
+        before, now = ledger.labels_now()[rows[rows >= 0]], images.labels[rows >= 0, : step.first]
+        returning, corrections = len(before), int(((before >= 0) & (now >= 0) & (before != now)).sum())
+    trained = isinstance(method, Analytic)
+    epochs = 1.0 if trained else BACKWARD * settings.epochs
+    words = f"{settings.method} on {settings.backbone}" + ("" if trained else f", {settings.epochs} epochs")
+    seconds = _seconds_per_image(method, settings) * (epochs * len(images) + len(step.test.rows))
+    return Plan(len(images), returning, len(step.test.rows), labels, corrections, words, seconds)
+
+
+@torch.no_grad()
+def _seconds_per_image(method: Method, settings: RunSettings) -> float:
+    backbone = method.tagger.backbone
+    images = torch.zeros(TIMED, 3, settings.image_size, settings.image_size)
+    backbone.eval()(backbone.stem(images))  # the first pass takes longer
+    began = time.monotonic()
+    backbone(backbone.stem(images))
+    return (time.monotonic() - began) / TIMED
+
+
+def changes_of_old(before: Tagger, after: Tagger, check: str | None, images: str | None, say: Say) -> list[LabelChange]:
+    """What learning did to the labels that the tagger knew before: measured on a table, or estimated from the sums.
+
+    Raises:
+        UserError: the table cannot be read, or knows none of the labels.
+    """
+    if check is not None:
+        return _checked(before, after, check, images, say)
+    if not (isinstance(before.method, Analytic) and isinstance(after.method, Analytic)):
+        return []
+    was, now = _estimate(before), _estimate(after)
+    return [LabelChange(name, was[name], now[name], ESTIMATED, None) for name in before.classes if name in now]
+
+
+def _estimate(tagger: Tagger) -> dict[str, Quality]:
+    assert isinstance(tagger.method, Analytic)
+    model = tagger.method.scores
+    recall, precision = model.expected(model.best_thresholds())
+    columns = (model.expected_ap(), precision, recall)
+    rows = zip(*((100 * one).tolist() for one in columns), strict=True)
+    return {name: Quality(*map(_or_none, row)) for name, row in zip(tagger.classes, rows, strict=True)}
+
+
+def _checked(before: Tagger, after: Tagger, check: str, images: str | None, say: Say) -> list[LabelChange]:
+    settings = after.config.settings
+    found = read_images(check, images, open_contents(settings, say), holds_out=False)
+    parts = [in_columns(with_denials(one)[0], before.classes) for one in (found.train, found.test) if len(one)]
+    paths = [path for one in parts for path in one.paths]
+    labels = np.concatenate([one.labels for one in parts])
+    say(f"measuring on {counted(len(paths), 'photo')} of {check}")
+    kept, was, now = score_files(paths, (before, after))
+    how = f"measured on {counted(len(kept), 'photo')} of {check}"
+    changes = []
+    old, new = (_qualities(t, s, labels[kept]) for t, s in ((before, was), (after, now[:, : len(before.classes)])))
+    for place, name in enumerate(before.classes):
+        if new[place].ap is not None:
+            facts = replace(after.labels[place], **new[place]._asdict(), measured=how.removeprefix("measured on "))
+            changes.append(LabelChange(name, old[place], new[place], how, facts))
+    return changes
+
+
+def score_files(paths: Sequence[str], taggers: Sequence[Tagger]) -> tuple[Any, ...]:
+    """The places of the photos that can be read, and their scores (n, K) by each tagger."""
+    from ..data.decoding import BadImage
+
+    kept, size = [], taggers[0].config.settings.batch_size
+    scores: list[list[Any]] = [[] for _ in taggers]
+    for start in range(0, len(paths), size):
+        squares = []
+        for place in range(start, min(start + size, len(paths))):
+            try:
+                squares.append(taggers[0].square(paths[place]))
+                kept.append(place)
+            except BadImage:
+                continue
+        if squares:
+            for one, into in zip(taggers, scores, strict=True):
+                into.append(one.score_pixels(np.stack(squares)))
+    empty = [np.empty((0, len(one.classes)), np.float32) for one in taggers]
+    return np.array(kept, np.int64), *(np.concatenate([e, *s]) for e, s in zip(empty, scores, strict=True))
+
+
+def _qualities(tagger: Tagger, scores: Any, labels: Any) -> list[Quality]:
+    columns = quality(scores, labels, tagger.thresholds[: scores.shape[1]])
+    return [Quality(*map(_or_none, row)) for row in zip(*((100 * one).tolist() for one in columns), strict=True)]
+
+
+def too_similar(tagger: Tagger, names: Sequence[str]) -> list[Finding]:
+    """Pairs of labels, one of them among `names`, whose scores go together so closely that they may be one label."""
+    assert isinstance(tagger.method, Analytic)
+    sums, weights = tagger.method.ledger.sums(), tagger.method.tagger.weights.double()
+    lower = sums.matrix()
+    matrix = lower + lower.tril(-1).T
+    share = sums.positives / sums.images
+    spread = weights.T @ (matrix @ weights) - sums.images * torch.outer(share, share)  # (K, K)
+    deviation = spread.diagonal().clamp(min=1e-12).sqrt()
+    likeness = (spread / torch.outer(deviation, deviation)).numpy()
+    found = []
+    for name in names:
+        row = likeness[tagger.column(name)].copy()
+        row[tagger.column(name)] = 0
+        other = tagger.classes[int(row.argmax())]
+        if row.max() > ALIKE and not (other in names and other < name):
+            text = (
+                f"{name!r} and {other!r} look nearly the same to the tagger: photos of one will get the other as well; "
+                "if they are one label, use one name for both"
+            )
+            found.append(Finding(Level.LOOK, text))
+    return found
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,333 @@
+"""Learning: a tagger starts from a table, and learns more labels from others, without the photos of earlier ones."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+
+from ..core.errors import UserError
+from ..core.files import read_json, write_json
+from ..core.state import State
+from ..data.images import PRESENT
+from ..data.protocol import Session, Validation
+from ..evaluation.calibration import Calibration
+from ..methods.analytic import Analytic
+from ..methods.base import Method
+from ..training.config import RunConfig, make_config
+from ..training.folder import RunFolder, load_state
+from ..training.inference import infer
+from ..training.launch import launch
+from ..training.learner import Learner
+from ..training.prepare import make_feed, prepare_method
+from ..training.progress import Reporter
+from .learn_report import LabelChange, LearnReport, Plan, changes_of_old, make_plan, too_similar
+from .loading import weights_text
+from .measuring import measured
+from .restoring import restored
+from .starting import start_config
+from .step_data import Photos, StepData, read_step
+from .tagger import LabelFacts, Step, Tagger
+
+FOLDS = 5  # parts into which the photos of a step are divided to measure on
+FIXED = ("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer")
+
+
+@dataclass(frozen=True)
+class LearnOptions:
+    """How to learn.
+
+    Attributes:
+        images: the folder to which the paths in the table are relative; None for the table's own.
+        labels: of the table that are to be learned; None for all.
+        check: a table with labels that the tagger knew before, to measure what has changed.
+        method, backbone, weights: of a new tagger; None for the defaults, see `starting.start_config`.
+        settings: settings of the training and options of the method, by name.
+        work: a folder for checkpoints, from which the same call goes on after an interruption; None for none.
+    """
+
+    images: str | None = None
+    labels: tuple[str, ...] | None = None
+    check: str | None = None
+    method: str | None = None
+    backbone: str | None = None
+    weights: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    work: Path | None = None
+
+
+def learn(
+    tagger: Tagger | None, data: str, options: LearnOptions, console: Console | None = None
+) -> tuple[Tagger, LearnReport]:
+    """Learn the labels of a table.
+
+    Arguments:
+        tagger: learns more, and itself stays as it is; None starts a new one.
+        data: the table, or any other data set.
+        console: where to report; None for silence.
+
+    Returns:
+        The tagger that has learned, and what there is to say about it.
+
+    Raises:
+        UserError: the data cannot be read, or there is nothing to learn.
+    """
+    config = _config(tagger, data, options)
+    lesson = _Lesson(tagger, config, options, Reporter(console or Console(quiet=True), []))
+    try:
+        return lesson.teach()
+    finally:
+        lesson.reporter.stop()
+
+
+def _config(tagger: Tagger | None, data: str, options: LearnOptions) -> RunConfig:
+    if tagger is None:
+        return start_config(data, options.images, options.method, options.backbone, options.weights, options.settings)
+    if tagger.slim:
+        raise UserError(
+            f"{tagger.path} was saved slim, without what further learning needs; take the tagger it is from"
+        )
+    given = {"method": options.method, "backbone": options.backbone, "weights": options.weights} | dict(
+        options.settings
+    )
+    own = tagger.config.to_dict()
+    for key in FIXED:
+        if given.get(key) is not None and str(given[key]) != str(own.get(key)):
+            raise UserError(f"this tagger has {key} {own.get(key)}, which stays as it is; leave out {key}={given[key]}")
+    changes = {key: value for key, value in given.items() if key not in FIXED}
+    return make_config(own | {"data": data, "images": options.images, "cache": "auto"}, changes)
+
+
+class _Lesson:
+    """One time that a tagger learns."""
+
+    def __init__(self, before: Tagger | None, config: RunConfig, options: LearnOptions, reporter: Reporter) -> None:
+        self.before, self.config, self.options, self.reporter = before, config, options, reporter
+        self.settings = config.settings
+        self.is_closed_form = self.settings.method == Analytic.name
+        self.number = 1 if before is None else 1 + before.session
+        reporter.work[:] = [0] * self.number
+
+    def teach(self) -> tuple[Tagger, LearnReport]:
+        """Read, plan, learn, measure."""
+        began = time.monotonic()
+        known = () if self.before is None else self.before.classes
+        step = self._read(known)
+        fabric = launch(self.settings)
+        method = self._method(len(step.train.images.classes))
+        plan = make_plan(step, self._ledger(), method, self.settings)
+        for line in plan.lines():
+            self.reporter.say(line)
+        self.reporter.findings(step.findings)
+        session, calibration = self._learn(step, method, fabric)
+        after = self._tagger(step, method, calibration, plan)
+        after, words = self._measured(after, step, session, fabric)
+        similar = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
+        changes = self._changes(after)
+        checked = [one.facts for one in changes if one.facts is not None]
+        report = LearnReport(
+            plan, step.stated, words, tuple(changes), (*step.findings, *similar), time.monotonic() - began
+        )
+        return after.with_label_facts(checked), report
+
+    def _read(self, known: tuple[str, ...]) -> StepData:
+        if self.before is not None and not self.is_closed_form and self.settings.buffer != "0":
+            raise UserError(
+                f"{self.settings.method} trains on exemplars, which are images of earlier steps, and a tagger keeps "
+                "none; make one without a buffer"
+            )
+        ledger = self._ledger()
+        remembers = ledger is not None and ledger.remembers
+        self.reporter.say(f"reading {self.settings.data}")
+        step = read_step(
+            self.settings.data,
+            self.settings,
+            known,
+            ledger if remembers else None,
+            self.options.labels,
+            not self.is_closed_form,
+            self.reporter.say,
+        )
+        for reason in (*step.train.bad, *step.test.bad):
+            self.reporter.say(f"left out: {reason}")
+        if not len(step.train.rows):
+            raise UserError(f"{self.settings.data} has no photo that can be read and says anything about a label")
+        if not self.is_closed_form and not step.new_labels:
+            raise UserError(f"{self.settings.method} learns new labels only, and the table has none; see mlcil methods")
+        return step
+
+    def _ledger(self) -> Any:
+        return self.before.method.ledger if self.before and isinstance(self.before.method, Analytic) else None
+
+    def _method(self, classes: int) -> Method:
+        """The method, ready to learn; the tagger's own stays as it is."""
+        if self.before is None:
+            return prepare_method(self.config, classes)[0]
+        state = self.before.method.state()
+        copied = State({name: value.clone() for name, value in state.tensors.items()}, state.values)
+        method = restored(self.config, copied, self.before.classes, None, learns=True)
+        old, new = self.before.method.tagger.backbone, method.tagger.backbone
+        new.mean, new.std = old.mean, old.std
+        return method
+
+    def _learn(self, step: StepData, method: Method, fabric: Fabric) -> tuple[Session, Calibration | None]:
+        """Teach the method, going on where an interrupted lesson stopped."""
+        session = make_session(step, self.number, 0.0 if self.is_closed_form else self.settings.validation)
+        if isinstance(method, Analytic):
+            method.folds = FOLDS
+        method.tagger.to(fabric.device)
+        backbone, say = method.tagger.backbone, self.reporter.say
+        feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
+        trains = method.trains(session)
+        folder = _work_folder(self.options.work, self.config, session) if trains else RunFolder(Path())
+        learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
+        progress, start, opening = folder.progress_file(self.number), None, 0.0
+        if trains and progress.exists():
+            say(f"going on from {progress.parent}")
+            start = learner.resume(*load_state(progress))
+        else:
+            opening = learner.open(session)
+        learner.learn(session, start, opening)
+        folder.close()
+        return session, self._calibration(session, learner, method)
+
+    def _calibration(self, session: Session, learner: Learner, method: Method) -> Calibration | None:
+        before = None if self.before is None else self.before.calibration
+        if method.thresholds() is not None or not self.settings.validation:
+            return before
+        rows, labels = session.validation
+        scores = np.empty((0, session.stop), np.float32)
+        if len(rows):
+            scores = learner.infer(method.predict, rows)
+        return (before or Calibration()).extended(scores, labels, len(session.indices) + len(rows))
+
+    def _tagger(self, step: StepData, method: Method, calibration: Calibration | None, plan: Plan) -> Tagger:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        record = Step(
+            self.number,
+            now,
+            Path(self.settings.data).name,
+            len(step.train.rows),
+            plan.returning,
+            step.stated,
+            step.new_labels,
+        )
+        method.tagger.cpu().eval().requires_grad_(False)
+        old = () if self.before is None else self.before.labels
+        facts = (*old, *(LabelFacts(name, self.number, now) for name in step.new_labels))
+        steps = (*(() if self.before is None else self.before.steps), record)
+        weights = weights_text(self.config) if self.before is None else self.before.weights
+        chosen = None if self.before is None else self.before.chosen
+        tagger = Tagger(self.config, method, _counted(facts, step, method), steps, calibration, chosen, weights)
+        return tagger
+
+    def _measured(self, tagger: Tagger, step: StepData, session: Session, fabric: Fabric) -> tuple[Tagger, str]:
+        """The tagger with how well it gives the labels of the table, and on what that was measured, in words."""
+        method = tagger.method
+        if len(step.test.rows):
+            words = f"{len(step.test.rows)} photos of {Path(self.settings.data).name} set aside"
+            scores, labels = self._score(tagger, step.test, fabric), step.test.images.labels
+        elif isinstance(method, Analytic) and method.out_of_fold is not None:
+            words = f"{len(session.labels)} photos of {Path(self.settings.data).name}, cross-validated"
+            scores, labels = method.out_of_fold, session.labels
+        else:
+            return tagger, ""
+        return tagger.with_label_facts(measured(tagger, scores, labels, words)), words
+
+    def _score(self, tagger: Tagger, photos: Photos, fabric: Fabric) -> Any:
+        method = tagger.method
+        backbone, say = method.tagger.backbone, self.reporter.say
+        feed = make_feed(self.settings, photos.store, backbone, fabric, say, "none")
+        show = self.reporter.images("scoring photos")
+        method.tagger.to(fabric.device)
+        found = infer(method.predict, photos.rows, method.tagger, fabric, feed, self.settings.batch_size, show)
+        method.tagger.cpu()
+        return found
+
+    def _changes(self, after: Tagger) -> list[LabelChange]:
+        if self.before is None:
+            return []
+        return changes_of_old(self.before, after, self.options.check, self.options.images, self.reporter.say)
+
+
+def make_session(step: StepData, number: int, validation: float) -> Session:
+    """The photos of a step as a session of a protocol.
+
+    Arguments:
+        validation: the part of them that is set aside to find thresholds with; which ones, their content decides.
+    """
+    images, first = step.train.images, step.first
+    prints = np.zeros(int(step.train.rows.max(initial=-1)) + 1, np.int64)
+    assert images.fingerprints is not None
+    prints[step.train.rows] = images.fingerprints
+    chance = (images.fingerprints.astype(np.uint64) >> np.uint64(11)).astype(np.float64) / 2.0**53
+    aside = chance < validation
+    is_needed = ~((images.labels == PRESENT) & ~aside[:, None]).any(axis=0) & (images.labels == PRESENT).any(axis=0)
+    aside &= ~(images.labels[:, is_needed] == PRESENT).any(axis=1)
+    annotations = np.full((len(prints), len(images.classes) - first), -1, np.int8)
+    annotations[step.train.rows] = images.labels[:, first:]
+    return Session(
+        number,
+        first,
+        len(images.classes),
+        images.classes,
+        step.train.rows[~aside],
+        images.labels[~aside],
+        annotations,
+        Validation(step.train.rows[aside], images.labels[aside]),
+        prints,
+    )
+
+
+def _counted(facts: tuple[LabelFacts, ...], step: StepData, method: Method) -> tuple[LabelFacts, ...]:
+    """The facts with how many photos each label was learned from."""
+    if isinstance(method, Analytic):
+        images, positives = method.ledger.counts()
+        return tuple(replace(one, images=int(images[k]), positives=int(positives[k])) for k, one in enumerate(facts))
+    labels = step.train.images.labels
+    seen, shown = (labels >= 0).sum(axis=0), (labels == PRESENT).sum(axis=0)
+    return tuple(
+        replace(one, images=(one.images or 0) + int(seen[k]), positives=(one.positives or 0) + int(shown[k]))
+        if one.name in step.stated
+        else one
+        for k, one in enumerate(facts)
+    )
+
+
+def _work_folder(path: Path | None, config: RunConfig, session: Session) -> RunFolder:
+    """Where checkpoints of the training go; what another table or other settings left there is removed."""
+    if path is None:
+        return _NoFolder(Path())
+    digest = hashlib.sha256(repr(sorted(config._flat().items())).encode())
+    for part in (session.fingerprints, session.labels):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    mark = path / "lesson.json"
+    if path.exists() and not (mark.exists() and read_json(mark) == digest.hexdigest()):
+        shutil.rmtree(path)
+    folder = RunFolder(path)
+    if not path.exists():
+        folder.open(config)
+        write_json(mark, digest.hexdigest())
+    else:
+        folder.open(config)
+    return folder
+
+
+class _NoFolder(RunFolder):
+    """Keeps nothing."""
+
+    def log(self, *records: Mapping[str, Any]) -> None:
+        """Forget it."""
+
+    def save(self, file: Path, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
+        """Forget it."""

@@ -1,0 +1,49 @@
+"""How well each label is given, on photos whose labels are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..evaluation.metrics import Floats, average_precision
+from .tagger import LabelFacts, Tagger
+
+
+def measured(tagger: Tagger, scores: NDArray[Any], labels: NDArray[np.int8], words: str) -> list[LabelFacts]:
+    """The facts about the labels that can be measured on these photos, with what was measured.
+
+    Arguments:
+        scores: (N, K), as the tagger gives them.
+        labels: int8 (N, K): 1 present, 0 absent, -1 unknown.
+        words: what the photos are.
+    """
+    ap, precision, recall = quality(scores, labels, tagger.thresholds)
+    return [
+        replace(one, ap=_percent(ap[k]), precision=_percent(precision[k]), recall=_percent(recall[k]), measured=words)
+        for k, one in enumerate(tagger.labels)
+        if not np.isnan(ap[k])
+    ]
+
+
+def quality(scores: NDArray[Any], labels: NDArray[np.int8], thresholds: Floats) -> tuple[Floats, Floats, Floats]:
+    """AP, precision and recall of each label, each (K,) in 0..1.
+
+    NaN where nothing can be said: without a photo that shows the label and one that does not, and the precision of a
+    label that was given to no photo.
+    """
+    is_known, is_present = labels >= 0, labels == 1
+    claimed = (scores > thresholds) & is_known
+    hit = (claimed & is_present).sum(axis=0)
+    tells = is_present.any(axis=0) & (labels == 0).any(axis=0)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, which is meant
+        precision, recall = hit / claimed.sum(axis=0), hit / is_present.sum(axis=0)
+    ap = average_precision(scores, labels)
+    made = (np.where(tells, value, np.nan) for value in (ap, precision, recall))
+    return next(made), next(made), next(made)
+
+
+def _percent(value: float) -> float | None:
+    return None if np.isnan(value) else 100 * float(value)

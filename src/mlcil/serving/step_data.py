@@ -1,0 +1,189 @@
+"""What a table tells a tagger: its photos, and their labels in the tagger's own columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError
+from ..core.words import listed
+from ..data.contents import Contents, fingerprinted
+from ..data.images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
+from ..data.label_names import find_look_alikes
+from ..data.listing import Listing
+from ..data.pixels import PixelStore
+from ..data.review import count_labels
+from ..data.sources import read
+from ..models.ledger import Ledger
+from ..training.config import RunSettings
+from ..training.prepare import Say, open_contents, open_images
+
+NO = "-"  # before a label in a list: the photo does not show it
+FEW = 10  # photos of a label below which its tags are little better than guesses
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Photos with labels in the columns of a tagger; unreadable ones are left out.
+
+    Attributes:
+        images: N photos, labels int8 (N, K).
+        store: the pixels, with `rows` (N,) of it.
+        bad: one line for each photo that cannot be read.
+    """
+
+    images: LabelledImages
+    store: PixelStore
+    rows: NDArray[np.int64]
+    bad: list[str]
+
+
+@dataclass(frozen=True)
+class StepData:
+    """What a table tells.
+
+    Attributes:
+        train, test: the photos to learn from, and those that are only to be measured on.
+        first: the number of labels that the tagger knew before; the columns from there on are new.
+        stated: the labels of the table.
+        findings: what its owner should know.
+    """
+
+    train: Photos
+    test: Photos
+    first: int
+    stated: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def new_labels(self) -> tuple[str, ...]:
+        """The labels that the tagger did not know before."""
+        return self.train.images.classes[self.first :]
+
+
+def read_step(
+    data: str,
+    settings: RunSettings,
+    known: Sequence[str],
+    ledger: Ledger | None,
+    labels: Sequence[str] | None,
+    holds_out: bool,
+    say: Say,
+) -> StepData:
+    """Read a table for a tagger with the labels `known`.
+
+    Arguments:
+        ledger: of the tagger, if it remembers photos: a label that a photo was given stays unless it is denied.
+        labels: of the table that are to be learned; None for all.
+        holds_out: whether some photos are set aside to measure on where the table does not say which.
+
+    Raises:
+        UserError: the table cannot be read, contradicts itself, or has nothing to learn.
+    """
+    contents = open_contents(settings, say)
+    found = read_images(data, settings.images, contents, holds_out)
+    train, denied = with_denials(found.train)
+    test, _ = with_denials(found.test)
+    stated = tuple(train.classes) if labels is None else tuple(labels)
+    test = in_columns(test, train.classes).with_classes(stated)
+    columns = [train.classes.index(name) for name in train.with_classes(stated).classes]
+    train, denied = train.with_classes(stated), denied[:, columns]
+    classes = (*known, *(name for name in stated if name not in known))
+    train = in_columns(fingerprinted(train, contents), classes)
+    if ledger is not None:
+        train = _keep_what_was_given(train, in_columns_of(denied, stated, classes), ledger)
+    photos = [_opened(one, settings, contents, say) for one in (train, in_columns(test, classes))]
+    step = StepData(photos[0], photos[1], len(known), stated, found.findings)
+    return replace(step, findings=(*found.findings, *_review(step, known)))
+
+
+def read_images(data: str, images: str | None, contents: Contents, holds_out: bool) -> DataSet:
+    """Read a table or any other data set; a part without photos stays empty."""
+    found = read(data, images)
+    return found.united(contents, holds_out) if isinstance(found, Listing) else found
+
+
+def with_denials(images: LabelledImages) -> tuple[LabelledImages, NDArray[np.bool_]]:
+    """The images with each label `-x` of a list taken as "does not show x".
+
+    Returns:
+        The images, and bool (N, K) where a label is denied outright: by `-x`, or by 0 in a column of its own. Where a
+        list merely lacks a label, it is absent and not denied.
+
+    Raises:
+        UserError: a photo has a label and its denial.
+    """
+    denials = [name for name in images.classes if images.has_lists and name.startswith(NO) and len(name) > 1]
+    plain = sorted({name for name in images.classes if name not in denials} | {name[1:].strip() for name in denials})
+    column = {name: place for place, name in enumerate(images.classes)}
+    empty = ABSENT if images.has_lists else UNKNOWN
+    labels = np.full((len(images), len(plain)), empty, np.int8)
+    denied = np.zeros(labels.shape, bool)
+    for place, name in enumerate(plain):
+        if name in column:
+            labels[:, place] = images.labels[:, column[name]]
+            denied[:, place] = (labels[:, place] == ABSENT) & (not images.has_lists)
+    for name in denials:
+        place, is_no = plain.index(name[1:].strip()), images.labels[:, column[name]] == PRESENT
+        if (both := is_no & (labels[:, place] == PRESENT)).any():
+            photo = images.paths[int(both.argmax())]
+            raise UserError(f"{photo} has both the label {name[1:]!r} and its denial {name!r}; keep one of them")
+        denied[is_no, place] = True
+    return replace(images, labels=labels, classes=tuple(plain)), denied
+
+
+def in_columns(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
+    """The images with these columns; a label that they say nothing about is unknown, and others are left out."""
+    labels = np.full((len(images), len(classes)), UNKNOWN, np.int8)
+    for place, name in enumerate(classes):
+        if name in images.classes:
+            labels[:, place] = images.labels[:, images.classes.index(name)]
+    return replace(images, labels=labels, classes=tuple(classes))
+
+
+def in_columns_of(values: NDArray[np.bool_], names: Sequence[str], classes: Sequence[str]) -> NDArray[np.bool_]:
+    """bool (N, k) of these names in the columns of all classes, bool (N, K)."""
+    wide = np.zeros((len(values), len(classes)), bool)
+    wide[:, [classes.index(name) for name in names]] = values
+    return wide
+
+
+def _keep_what_was_given(images: LabelledImages, denied: NDArray[np.bool_], ledger: Ledger) -> LabelledImages:
+    """Say nothing where a photo that comes back merely lacks a label that it was given before."""
+    assert images.fingerprints is not None
+    rows = ledger.find(images.fingerprints)
+    before = np.full(images.labels.shape, UNKNOWN, np.int8)
+    before[rows >= 0, : len(ledger.classes)] = ledger.labels_now()[rows[rows >= 0]]
+    spared = (before == PRESENT) & (images.labels == ABSENT) & ~denied
+    return replace(images, labels=np.where(spared, np.int8(UNKNOWN), images.labels))
+
+
+def _opened(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> Photos:
+    opened = open_images(images, settings, contents, say)
+    is_good = np.array([row not in opened.bad for row in range(len(images))], bool)
+    rows = np.flatnonzero(is_good & (images.labels != UNKNOWN).any(axis=1))
+    return Photos(images.subset(rows), opened.store, rows, list(opened.bad.values()))
+
+
+def _review(step: StepData, known: Sequence[str]) -> list[Finding]:
+    """What is odd about the labels, in plain words."""
+    counts = count_labels(step.train.images.labels)
+    shown = dict(zip(step.train.images.classes, counts.present.tolist(), strict=True))
+    without = dict(zip(step.train.images.classes, counts.absent.tolist(), strict=True))
+    found = []
+    if nowhere := [name for name in step.new_labels if not shown[name]]:
+        raise UserError(f"no photo of the table that can be read shows {listed(nowhere)}, so there is nothing to learn")
+    if everywhere := [name for name in step.new_labels if not without[name]]:
+        text = (
+            f"every photo shows {listed(everywhere)}: add photos that do not, or the tagger cannot learn where to "
+            "leave it out"
+        )
+        found.append(Finding(Level.FIX_FIRST, text))
+    if few := [f"{name} ({shown[name]})" for name in step.new_labels if shown[name] < FEW]:
+        text = f"few photos of {listed(few)}: expect mistakes; from about 20 photos on a label becomes useful"
+        found.append(Finding(Level.LOOK, text))
+    alike = find_look_alikes({name: shown.get(name, 0) for name in (*known, *step.new_labels)})
+    return found + [one for one in alike if any(repr(name) in one.text for name in step.new_labels)]

@@ -1,0 +1,370 @@
+"""The tagger: a trained model with its labels, ready to tag photos, to learn more and to be kept in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from ..core.errors import UserError, unknown_name
+from ..core.words import counted, listed
+from ..data.augmentation import normalise
+from ..data.decoding import decode, resized, upright_rgb
+from ..data.pixels import MemoryPixels
+from ..evaluation.calibration import DEFAULT_THRESHOLD, Calibration, stored_thresholds
+from ..evaluation.metrics import Floats
+from ..methods.analytic import Analytic
+from ..methods.base import Method
+from ..training.config import RunConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .explanation import Explanation
+    from .learn_report import LearnReport
+
+# A file, a PIL image of any mode, or pixels (H, W), (H, W, 3) or (H, W, 4) as bytes, bools or numbers from 0 to 1.
+Picture = str | Path | Image.Image | NDArray[Any]
+
+
+class Tag(NamedTuple):
+    """A label that a photo may have."""
+
+    name: str
+    score: float  # as the model gives it, in 0..1
+    probability: float  # the score after calibration; the same where the model's own scores are calibrated
+    threshold: float  # the label counts as present if the score is above
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The tags of one photo, the most probable first."""
+
+    image: str
+    tags: tuple[Tag, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels alone."""
+        return tuple(tag.name for tag in self.tags)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary per tag: `pandas.DataFrame([row for one in predictions for row in one.rows()])`."""
+        return [{"image": self.image, **tag._asdict()} for tag in self.tags]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One time that the tagger learned."""
+
+    number: int  # counted from 1, and never used again
+    learned: str  # date and time, as in 2026-11-18T09:30:00+00:00
+    source: str  # the table, or whatever the labels came from
+    images: int  # that it learned from
+    returning: int  # images among them that an earlier step had as well
+    labels: tuple[str, ...]  # that were looked for
+    new_labels: tuple[str, ...]  # that the tagger did not know before
+
+
+@dataclass(frozen=True)
+class LabelFacts:
+    """What is known about a label.
+
+    `ap`, `precision` and `recall` are in percent, on photos that `measured` names in words; the latter two at the
+    threshold of that time. None is unknown.
+    """
+
+    name: str
+    step: int | None = None  # in which it was first learned
+    learned: str = ""
+    positives: int | None = None  # photos that show it
+    images: int | None = None  # photos on which it was looked for
+    ap: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    measured: str = ""
+
+
+@dataclass(eq=False)
+class Tagger:
+    """A trained model with its labels.
+
+        tagger = mlcil.Tagger.load("cats")
+        tagger.predict(["a.jpg", "b.jpg"])
+        tagger.learn("more.csv")
+        tagger.explain("a.jpg")
+        tagger.save("cats-2")
+
+    Attributes:
+        config: the settings and options of its method.
+        method: the trained method, in evaluation mode and on the CPU.
+        labels: what is known about each of the K labels, in the order of the scores' columns.
+        steps: what it has learned when.
+        calibration: of the K labels, if images were held out for it.
+        chosen: thresholds that a person has chosen, by label; they stay whatever is learned.
+        weights: where the backbone's pretrained weights came from, in words.
+        path: the folder that it came from, None for one that was never saved.
+        slim: whether it was saved without what further learning needs.
+    """
+
+    config: RunConfig
+    method: Method
+    labels: tuple[LabelFacts, ...]
+    steps: tuple[Step, ...] = ()
+    calibration: Calibration | None = None
+    chosen: dict[str, float] | None = None
+    weights: str = ""
+    path: Path | None = None
+    slim: bool = False
+
+    @staticmethod
+    def load(path: str | Path, session: int | None = None) -> Tagger:
+        """Load a tagger from its folder, or the model of a run from the folder of the run.
+
+        Arguments:
+            path: the folder.
+            session: of a run, take the model after this session, counted from 1; None for the last one.
+
+        Raises:
+            UserError: the folder holds neither, or a file is damaged.
+        """
+        from .loading import load
+
+        return load(Path(path), session)
+
+    def save(self, path: str | Path, *, slim: bool = False) -> Path:
+        """Write the tagger into a new folder, whole or not at all.
+
+        Arguments:
+            slim: leave out what only further learning needs.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UserError: something is there already, or it cannot be written.
+        """
+        from .tagger_files import save
+
+        return save(self, Path(path), slim)
+
+    def learn(self, data: str, *, console: Console | None = None, **options: Any) -> LearnReport:
+        """Learn the labels of a table, new ones or known ones, without forgetting the others.
+
+        Every row of the table was looked at for the labels of that table: a row without one of them is its negative.
+        If anything fails, the tagger stays as it was.
+
+        Arguments:
+            data: the table, or any data set that `mlcil datasets` lists.
+            console: where to print progress; None prints nothing.
+            options: see `mlcil.serving.learning.LearnOptions`.
+
+        Returns:
+            What was learned, and how well.
+
+        Raises:
+            UserError: the data cannot be read, or there is nothing in it to learn.
+        """
+        from .learning import LearnOptions, learn
+
+        learned, report = learn(self, data, LearnOptions(**options), console)
+        vars(self).update(vars(learned))
+        return report
+
+    def explain(self, image: Picture, *, threshold: float | None = None, most: int = 4) -> Explanation:
+        """The tags of a picture, and where in it the evidence for each lies; see `mlcil.serving.explanation`."""
+        from .explanation import explain
+
+        return explain(self, self.square(image), threshold, most)
+
+    def predict(
+        self,
+        images: Picture | Sequence[Picture],
+        *,
+        top: int | None = None,
+        threshold: float | None = None,
+        precision: float | None = None,
+    ) -> list[Prediction]:
+        """Tag images.
+
+        Arguments:
+            images: one image or several, each a file, a PIL image of any mode, or an array (H, W), (H, W, 3) or
+                (H, W, 4) of bytes, bools or numbers from 0 to 1; also one array (N, H, W, 3).
+            top: give this many labels, whether they reach their threshold or not.
+            threshold, precision: see `thresholds_for`.
+
+        Returns:
+            One prediction per image.
+
+        Raises:
+            UserError: a file cannot be read, or an array is not an image.
+        """
+        listed_images = _as_list(images)
+        names = [
+            str(one) if isinstance(one, str | Path) else f"image {place}" for place, one in enumerate(listed_images)
+        ]
+        thresholds = self.thresholds_for(threshold, precision)
+        scores = self.scores(listed_images)
+        return [self.prediction(*pair, thresholds, top) for pair in zip(names, scores, strict=True)]
+
+    def prediction(self, name: str, scores: NDArray[np.float32], thresholds: Floats, top: int | None) -> Prediction:
+        """The tags of one image with the scores (K,): those above the thresholds (K,), or the `top` ones."""
+        probabilities = self.probabilities(scores[None])[0]
+        order = np.argsort(-probabilities, kind="stable")
+        shown = [k for k in order if scores[k] > thresholds[k]] if top is None else order[:top]
+        made = (Tag(self.classes[k], float(scores[k]), float(probabilities[k]), float(thresholds[k])) for k in shown)
+        return Prediction(name, tuple(made))
+
+    @torch.inference_mode()
+    def scores(self, images: Picture | Sequence[Picture]) -> NDArray[np.float32]:
+        """Score images, given as for `predict`, for all labels: float32 (N, K) in 0..1, in the order of `classes`."""
+        given, size = _as_list(images), self.config.settings.batch_size
+        parts = [given[start : start + size] for start in range(0, len(given), size)]
+        scores = [self.score_pixels(np.stack([self.square(one) for one in part])) for part in parts]
+        return np.concatenate([np.empty((0, len(self.classes)), np.float32), *scores])
+
+    @torch.inference_mode()
+    def score_pixels(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Score pixels uint8 (N, H, W, 3), as few as fit into one batch, float32 (N, K)."""
+        found: NDArray[np.float32] = self.method.predict(self.prepare(pixels)).numpy()
+        return found
+
+    def probabilities(self, scores: NDArray[np.float32]) -> Floats:
+        """Calibrated probabilities of scores (N, K), float64 (N, K)."""
+        return np.asarray(scores, np.float64) if self.calibration is None else self.calibration.probabilities(scores)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the K labels, in the order of the scores' columns."""
+        return tuple(label.name for label in self.labels)
+
+    @property
+    def size(self) -> int:
+        """The side of the square that images are resized to, in pixels."""
+        return self.config.settings.image_size
+
+    @property
+    def session(self) -> int:
+        """The number of the last step."""
+        return self.steps[-1].number if self.steps else 0
+
+    @property
+    def thresholds(self) -> Floats:
+        """(K,) scores above which a label counts as present."""
+        stored = stored_thresholds(self.method.thresholds(), self.calibration)
+        found = np.full(len(self.classes), DEFAULT_THRESHOLD) if stored is None else stored.copy()
+        for name, value in (self.chosen or {}).items():
+            found[self.column(name)] = value
+        return found
+
+    def thresholds_for(self, threshold: float | None = None, precision: float | None = None) -> Floats:
+        """(K,) one threshold for all labels, those for a wanted precision, or the tagger's own.
+
+        Arguments:
+            threshold: on the score, 0 to 1.
+            precision: the part of the tags that is to be right, 0 to 1.
+
+        Raises:
+            UserError: both are given, or the tagger cannot tell how precise its scores are.
+        """
+        if threshold is not None and precision is not None:
+            raise UserError("got both a threshold and a precision, expected one of them")
+        for name, value in (("threshold", threshold), ("precision", precision)):
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"got {value} for {name}, expected 0 to 1")
+        if threshold is not None:
+            return np.full(len(self.classes), float(threshold))
+        if precision is None:
+            return self.thresholds
+        if isinstance(self.method, Analytic):
+            return self.method.probabilities(self.method.scores.thresholds_for(precision))
+        if self.calibration is None:
+            raise UserError(
+                f"this tagger ({self.config.settings.method}) cannot say how precise its scores are: it was trained "
+                "without --set validation=0.1; give a threshold instead"
+            )
+        return self.calibration.thresholds_for(precision)
+
+    def column(self, name: str) -> int:
+        """The column of a label.
+
+        Raises:
+            UserError: there is no such label.
+        """
+        if name not in self.classes:
+            raise unknown_name("label", name, self.classes)
+        return self.classes.index(name)
+
+    def session_of(self, column: int) -> int:
+        """The step in which the label of this column was learned."""
+        return self.labels[column].step or 1
+
+    def with_label_facts(self, facts: Sequence[LabelFacts]) -> Tagger:
+        """The same with other facts about labels of these names."""
+        changed = {one.name: one for one in facts}
+        return replace(self, labels=tuple(changed.get(one.name, one) for one in self.labels))
+
+    def prepare(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Turn pixels uint8 (N, H, W, 3) into the model's input."""
+        squares = MemoryPixels(pixels, self.size)[np.arange(len(pixels))]
+        images = torch.from_numpy(squares).permute(0, 3, 1, 2).contiguous()
+        backbone = self.method.tagger.backbone
+        return backbone.stem(normalise(images, backbone.mean, backbone.std))
+
+    def square(self, image: Picture) -> NDArray[np.uint8]:
+        """One image resized as for training, uint8 (size, size, 3).
+
+        Raises:
+            UserError: it cannot be read, or is not an image.
+        """
+        if isinstance(image, str | Path):
+            return decode(str(image), self.size, self.config.settings.megapixels)
+        picture = image if isinstance(image, Image.Image) else picture_of(image)
+        return resized(upright_rgb(picture), self.size)
+
+    def __repr__(self) -> str:
+        settings = self.config.settings
+        labels = f"{counted(len(self.labels), 'label')} ({listed(self.classes, 5)})"
+        learned = f"learned in {counted(len(self.steps), 'step')}"
+        return f"Tagger of {labels}: {settings.method} on {settings.backbone}, {learned}, from {self.path or 'memory'}"
+
+
+def picture_of(array: NDArray[Any]) -> Image.Image:
+    """An array as a PIL image: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of bytes, bools or numbers from 0 to 1.
+
+    Raises:
+        UserError: it is anything else.
+    """
+    array = np.asarray(array)
+    pixels = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))
+    if pixels.dtype == np.bool_:
+        pixels = pixels * np.uint8(255)
+    elif np.issubdtype(pixels.dtype, np.floating) and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
+        pixels = (pixels * 255).round().astype(np.uint8)
+    if not fits or pixels.dtype != np.uint8 or not pixels.size:
+        raise UserError(
+            f"got an array of {array.dtype} {array.shape}, expected an image (H, W), (H, W, 3) or (H, W, 4) of bytes, "
+            "or of numbers from 0 to 1"
+        )
+    return Image.fromarray(pixels)
+
+
+def read_images(tagger: Tagger, paths: Sequence[Path]) -> NDArray[np.uint8]:
+    """Decode image files and resize them as for training, uint8 (N, size, size, 3)."""
+    return np.stack([tagger.square(path) for path in paths])
+
+
+def _as_list(images: Picture | Sequence[Picture]) -> Sequence[Picture]:
+    if isinstance(images, str | Path | Image.Image):
+        return [images]
+    if isinstance(images, np.ndarray):
+        return [images] if images.ndim < 4 else list(images)
+    return list(images) if isinstance(images, Iterator) else images

@@ -1,0 +1,172 @@
+"""The folder of a tagger: what it holds, written whole or not at all, and readable by other programs.
+
+config.json            valid for timm; label names; all that mlcil adds stands under the key "mlcil"
+model.safetensors      the backbone alone, with timm's own names
+tagger.safetensors     heads, sums, whatever else the method keeps
+preprocessing.json     how a photo becomes the network's input
+tags.csv               the labels: since when, from how many photos, how well
+README.md              a model card
+SHA256SUMS             for `sha256sum --check`
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import UserError
+from ..core.files import read_json, sha256_of, write_folder, write_json, write_text
+from ..core.state import State
+from ..evaluation.calibration import Calibration
+from ..models.backbone import Backbone
+from ..training.config import make_config
+from ..training.folder import load_state, save_state
+from .model_card import card, tags_csv
+from .restoring import reason_of, restored
+from .tagger import LabelFacts, Step, Tagger
+
+FORMAT = 1  # raise it when an older version could not read what is written
+CONFIG, MODEL, STATE, PREPROCESSING = "config.json", "model.safetensors", "tagger.safetensors", "preprocessing.json"
+SUMS = "SHA256SUMS"
+_BACKBONE = "tagger.backbone.net."
+# Settings that say where and how a run was computed: of no use elsewhere, and nobody else's business.
+_OWN = ("data", "images", "out", "bases", "cache", "preset", "weights")
+
+
+def save(tagger: Tagger, path: Path, slim: bool = False) -> Path:
+    """Write the folder; see `Tagger.save`."""
+    state = tagger.method.state()
+    if slim:
+        state = _slim(tagger, state)
+    backbone = {name: value for name, value in state.tensors.items() if name.startswith(_BACKBONE)}
+    others = {name: value for name, value in state.tensors.items() if name not in backbone}
+
+    def fill(folder: Path) -> None:
+        save_state(folder / MODEL, {name.removeprefix(_BACKBONE): value for name, value in backbone.items()}, {})
+        save_state(folder / STATE, others, {})
+        write_json(folder / CONFIG, _config(tagger, state, slim))
+        write_json(folder / PREPROCESSING, preprocessing(tagger))
+        write_text(folder / "tags.csv", tags_csv(tagger))
+        write_text(folder / "README.md", card(tagger, path.name))
+        names = sorted(one.name for one in folder.iterdir())
+        write_text(folder / SUMS, "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names))
+
+    write_folder(path, fill)
+    return path
+
+
+def load_folder(path: Path) -> Tagger:
+    """Read the folder of a tagger.
+
+    Raises:
+        UserError: a file is missing or damaged, or a later version wrote it.
+    """
+    _check(path)
+    config = read_json(path / CONFIG)
+    try:
+        own = config["mlcil"]
+        if own["format"] > FORMAT:
+            raise UserError(f"tagger {path} was written by a later version of mlcil ({own['version']}); update mlcil")
+        tensors = {_BACKBONE + name: value for name, value in load_state(path / MODEL)[0].items()}
+        tensors |= load_state(path / STATE)[0]
+        run = make_config(own["settings"], where=str(path / CONFIG))
+        calibration = None if own["calibration"] is None else Calibration.from_values(own["calibration"])
+        labels = tuple(LabelFacts(**one) for one in own["labels"])
+        names = tuple(one.name for one in labels)
+        method = restored(run, State(tensors, own["state"]), names, calibration)
+        steps = tuple(Step(**{key: _tuple(value) for key, value in one.items()}) for one in own["steps"])
+        _take_normalisation(method.tagger.backbone, read_json(path / PREPROCESSING))
+        return Tagger(run, method, labels, steps, calibration, own["chosen"], own["weights"], path, own["slim"])
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise UserError(f"tagger {path} is damaged: {reason_of(error)}") from error
+
+
+def preprocessing(tagger: Tagger) -> dict[str, Any]:
+    """How a photo becomes the network's input, in words that other programs can follow."""
+    backbone = tagger.method.tagger.backbone
+    return {
+        "orientation": "EXIF",
+        "color": "RGB, transparency on white",
+        "size": [tagger.size, tagger.size],
+        "resize": "stretch",
+        "filter": "bilinear, antialiased",
+        "scale": 1 / 255,
+        "mean": list(backbone.mean),
+        "std": list(backbone.std),
+    }
+
+
+def _config(tagger: Tagger, state: State, slim: bool) -> dict[str, Any]:
+    from .. import __version__
+
+    backbone: Backbone = tagger.method.tagger.backbone
+    shared = {
+        "architecture": backbone.name.split(".")[0],
+        "num_classes": 0,
+        "num_features": backbone.channels,
+        "label_names": list(tagger.classes),
+        "model_args": _model_args(backbone),
+        "pretrained_cfg": {
+            "input_size": [3, tagger.size, tagger.size],
+            "mean": list(backbone.mean),
+            "std": list(backbone.std),
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "squash",
+            "num_classes": 0,
+        },
+    }
+    settings = tagger.config.to_dict()
+    own = {
+        "format": FORMAT,
+        "version": __version__,
+        "slim": slim,
+        "settings": {key: value for key, value in settings.items() if key not in _OWN},
+        "labels": [asdict(one) for one in tagger.labels],
+        "steps": [asdict(one) for one in tagger.steps],
+        "chosen": tagger.chosen,
+        "weights": tagger.weights,
+        "calibration": None if tagger.calibration is None else tagger.calibration.to_values(),
+        "state": state.values,
+    }
+    return shared | {"mlcil": own}
+
+
+def _model_args(backbone: Backbone) -> dict[str, Any]:
+    """The arguments with which timm makes the same network."""
+    return {"num_classes": 0} | ({"img_size": backbone.image_size} if backbone.takes_image_size else {})
+
+
+def _slim(tagger: Tagger, state: State) -> State:
+    """The state without the attributes that only further learning needs."""
+    dropped = tagger.method.only_for_learning
+    tensors = {
+        name: value
+        for name, value in state.tensors.items()
+        if not any(name == one or name.startswith(f"{one}.") for one in dropped)
+    }
+    saved = {name: value for name, value in state.values["saved"].items() if name not in dropped}
+    return State(tensors, state.values | {"saved": saved})
+
+
+def _check(path: Path) -> None:
+    """Compare the files that are read with their checksums."""
+    listed = path / SUMS
+    if not listed.is_file():
+        raise UserError(f"tagger {path} is incomplete: {SUMS} is missing")
+    lines = (line.partition("  ") for line in listed.read_text(errors="replace").splitlines())
+    sums = {name: digest for digest, _, name in lines}
+    for name in (CONFIG, MODEL, STATE, PREPROCESSING):
+        if not (path / name).is_file():
+            raise UserError(f"tagger {path} is incomplete: {name} is missing")
+        if sha256_of(path / name) != sums.get(name):
+            raise UserError(f"tagger {path} is damaged: {name} does not have the SHA-256 that {SUMS} states")
+
+
+def _take_normalisation(backbone: Backbone, found: dict[str, Any]) -> None:
+    backbone.mean, backbone.std = tuple(found["mean"]), tuple(found["std"])
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
