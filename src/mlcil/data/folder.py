@@ -62,7 +62,7 @@ def read_folder(
     if labels not in LABELS:
         raise unknown_name("value for option labels of folder", labels, LABELS)
     is_pattern = not root.exists() and bool(WILDCARDS & set(str(root)))
-    photos = _find_photos(root, is_pattern)
+    photos = find_photos(root, is_pattern)
     base = _fixed_part(root) if is_pattern else root
     tables = [] if is_pattern else metadata_files(root)
     sidecars = find_sidecars(photos) if labels == "xmp" or (labels == "auto" and not tables) else {}
@@ -85,7 +85,12 @@ def _in_any_case(pattern: str) -> str:
     return stem + dot + "".join(f"[{one.lower()}{one.upper()}]" for one in ending)
 
 
-def _find_photos(root: Path, is_pattern: bool) -> list[Path]:
+def find_photos(root: Path, is_pattern: bool) -> list[Path]:
+    """The photos of a folder and of those in it, or of a pattern, sorted.
+
+    Raises:
+        UserError: there are none.
+    """
     if is_pattern:
         names = glob.iglob(_in_any_case(str(root)), recursive=True)
         found = {Path(name) for name in names if _is_photo(os.path.basename(name)) and os.path.isfile(name)}

@@ -1,0 +1,250 @@
+"""The commands of people with photos: learn, predict, evaluate and whatever changes a tagger; each calls and prints."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..core.errors import UserError
+from ..core.words import counted
+from ..data.images import Level
+from ..serving.changing import choose_thresholds, forget_labels, forget_step, merge, rename
+from ..serving.learn_report import LearnReport, Quality
+from ..serving.learning import LearnOptions, learn
+from ..serving.photo_lists import list_photos
+from ..serving.predicting import Journal, Outcome, Show, Wish, tag_photos, time_left
+from ..serving.prediction_files import check_format, write_predictions
+from ..serving.tagger import LabelFacts, Tagger
+
+SHOWN = 100  # labels that a table shows
+PROGRESS_SECONDS = 5.0  # between two lines of progress
+CHANGE = 0.5  # percent points of AP below which a change is not worth a line
+
+
+def run_learn(
+    data: str | None, source: Path | None, out: Path, options: LearnOptions, names: Sequence[str], console: Console
+) -> None:
+    """Start a tagger or let it learn more, and write it to a new folder.
+
+    Arguments:
+        data: the table; None where labels are only to be renamed.
+        source: the tagger that learns more; None starts a new one.
+        names: renamings, as old=new; they come before the table is read.
+    """
+    _check_free(out)
+    tagger = None if source is None else Tagger.load(source)
+    if names:
+        tagger = rename(_needed(tagger), dict(_pair(text) for text in names))
+    if data is None:
+        if not names:
+            raise UserError("nothing to learn: give a table, or --rename OLD=NEW")
+        _needed(tagger).save(out)
+    else:
+        learned, report = learn(tagger, data, options, console)
+        learned.save(out)
+        show_report(learned, report, console)
+    _say(console, f"saved {out}")
+
+
+def show_report(tagger: Tagger, report: LearnReport, console: Console) -> None:
+    """Print what was learned, and what changed."""
+    facts = [one for one in tagger.labels if one.name in report.labels]
+    title = f"learned from {counted(report.plan.images, 'photo')} in {report.seconds:.0f} s"
+    console.print(label_table(tagger, facts, title))
+    _say(console, f"measured on {report.measured}" if report.measured else "not measured: no photos were set aside")
+    if report.changes:
+        _show_changes(report, console)
+    for level, text in report.findings:
+        if level < Level.NOTE:
+            _say(console, f"note: {text}")
+
+
+def _show_changes(report: LearnReport, console: Console) -> None:
+    moved = [one for one in report.changes if abs((one.after.ap or 0) - (one.before.ap or 0)) >= CHANGE]
+    mean = _mean_ap([one.before for one in report.changes]), _mean_ap([one.after for one in report.changes])
+    known = counted(len(report.changes), "label")
+    _say(console, f"the {known} that it knew before: mean AP {mean[0]:.1f} -> {mean[1]:.1f} ({report.changes[0].how})")
+    if moved:
+        table = Table("label", title=f"labels whose AP changed by {CHANGE} or more")
+        for heading in ("AP before", "after", "precision before", "after", "recall before", "after"):
+            table.add_column(heading, justify="right")
+        for one in sorted(moved, key=lambda one: (one.after.ap or 0) - (one.before.ap or 0))[:SHOWN]:
+            pairs = zip(one.before, one.after, strict=True)
+            table.add_row(Text(one.name), *(_figure(value) for pair in pairs for value in pair))
+        console.print(table)
+
+
+def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str) -> Table:
+    """The labels of a tagger, one per line."""
+    table = Table("label", title=title)
+    for heading in ("step", "photos with it", "looked for on", "threshold", "AP", "precision", "recall"):
+        table.add_column(heading, justify="right")
+    thresholds = dict(zip(tagger.classes, tagger.thresholds, strict=True))
+    for one in facts[:SHOWN]:
+        counts = ["" if value is None else str(value) for value in (one.step, one.positives, one.images)]
+        figures = [_figure(value) for value in (one.ap, one.precision, one.recall)]
+        table.add_row(Text(one.name), *counts, f"{thresholds[one.name]:.2f}", *figures)
+    if len(facts) > SHOWN:
+        table.caption = f"and {len(facts) - SHOWN} more"
+    return table
+
+
+def run_predict(
+    source: Path, photos: Sequence[str], wish: Wish, out: Path | None, console: Console
+) -> tuple[list[Outcome], bool]:
+    """Tag photos and write them to a file or print them; returns the outcomes, and whether all could be read."""
+    if out is not None:
+        check_format(out)
+    paths = list_photos(photos, sys.stdin)
+    tagger = Tagger.load(source)
+    tagger.thresholds_for(wish.threshold, wish.precision)  # a wish that cannot be met is said before the work
+    journal = None if out is None else Journal(out, f"{_identity(source)} {wish}")
+    done = {} if journal is None else journal.outcomes
+    left = [path for path in paths if path not in done]
+    if len(left) < len(paths):
+        _report(f"going on: {counted(len(paths) - len(left), 'photo')} of {len(paths)} were tagged before")
+    found = tag_photos(tagger, left, wish, _progress(len(paths) - len(left)))
+    outcomes = dict(done)
+    for outcome in found if journal is None else journal.record(found):
+        outcomes[outcome.prediction.image] = outcome
+        if outcome.error is not None:
+            _report(f"left out: cannot read image {outcome.prediction.image}: {outcome.error}")
+        elif out is None:
+            console.print(prediction_line(outcome), soft_wrap=True)
+    ordered = [outcomes[path] for path in paths]
+    if out is not None and journal is not None:
+        write_predictions(out, ordered)
+        journal.close()
+        _say(console, f"wrote {out}: {counted(len(ordered), 'photo')}")
+    return ordered, all(one.error is None for one in ordered)
+
+
+def prediction_line(outcome: Outcome) -> Text:
+    """One photo and its tags."""
+    line = Text(f"{outcome.prediction.image}: ")
+    tags = [f"{tag.name} {tag.probability:.2f}" for tag in outcome.prediction.tags]
+    return line.append(", ".join(tags) or "no tag", style="bold" if tags else "dim")
+
+
+def run_inspect(source: Path, console: Console) -> None:
+    """Print what a tagger is, what it knows, and what it learned from."""
+    tagger = Tagger.load(source)
+    settings = tagger.config.settings
+    _say(console, f"{source}: {settings.method} on {settings.backbone}, {tagger.size} pixels, {tagger.weights}")
+    console.print(label_table(tagger, tagger.labels, counted(len(tagger.labels), "label")))
+    table = Table("step", "when", "photos", "seen before", "from", "new labels", title="what it learned from")
+    for step in tagger.steps:
+        names = Text(", ".join(step.new_labels))
+        table.add_row(
+            str(step.number), step.learned[:16], str(step.images), str(step.returning), Text(step.source), names
+        )
+    console.print(table)
+
+
+def run_forget(source: Path, labels: Sequence[str], steps: Sequence[int], out: Path, console: Console) -> None:
+    """Write the tagger without some labels or steps."""
+    _check_free(out)
+    if not labels and not steps:
+        raise UserError("nothing to forget: give --label NAME or --step NUMBER")
+    tagger = Tagger.load(source)
+    for number in steps:
+        tagger = forget_step(tagger, number)
+    if labels:
+        tagger = forget_labels(tagger, labels)
+    tagger.save(out)
+    _say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
+
+
+def run_merge(first: Path, second: Path, out: Path, console: Console) -> None:
+    """Write two taggers as one."""
+    _check_free(out)
+    tagger = merge(Tagger.load(first), Tagger.load(second))
+    tagger.save(out)
+    _say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
+
+
+def run_thresholds(
+    source: Path, given: Sequence[str], precision: float | None, out: Path | None, console: Console
+) -> None:
+    """Print the thresholds of a tagger, or write it with others."""
+    tagger = Tagger.load(source)
+    if given or precision is not None:
+        if out is None:
+            raise UserError("give --out FOLDER for the tagger with these thresholds; the old one stays as it is")
+        tagger = choose_thresholds(tagger, dict(_threshold(text) for text in given), precision)
+        tagger.save(out)
+        _say(console, f"saved {out}")
+    table = Table("label", "threshold", "whose")
+    for name, value in zip(tagger.classes, tagger.thresholds, strict=True):
+        whose = "chosen" if name in (tagger.chosen or {}) else "the tagger's own"
+        table.add_row(Text(name), f"{value:.4f}", whose)
+    console.print(table)
+
+
+def _threshold(text: str) -> tuple[str, float | None]:
+    name, value = _pair(text)
+    if value == "auto":
+        return name, None
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UserError(f"got threshold {value!r} for {name!r}, expected a number from 0 to 1, or auto") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise UserError(f"got {text!r}, expected NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def _needed(tagger: Tagger | None) -> Tagger:
+    if tagger is None:
+        raise UserError("--rename needs --from, the tagger whose labels are to be renamed")
+    return tagger
+
+
+def _check_free(out: Path) -> None:
+    """Say at once, and not after the work, that a folder is taken."""
+    if out.exists():
+        raise UserError(f"{out} exists already; choose another --out, nothing is ever overwritten")
+
+
+def _identity(source: Path) -> str:
+    sums = source / "SHA256SUMS"
+    return sums.read_text().split()[0] if sums.is_file() else str(source.resolve())
+
+
+def _progress(before: int) -> Show:
+    began, said = time.monotonic(), time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            said = time.monotonic()
+            _report(time_left(began, done + before, total + before, before))
+
+    return show
+
+
+def _mean_ap(values: Sequence[Quality]) -> float:
+    known = [one.ap for one in values if one.ap is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""Tagging many photos: in batches, skipping what cannot be read, and going on where an interrupted command stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.errors import UserError
+from ..data.decoding import BadImage
+from ..evaluation.metrics import Floats
+from ..training.progress import duration
+from .tagger import Prediction, Tagger
+
+DECODERS = 2  # threads that read photos while the network computes
+
+
+class Outcome(NamedTuple):
+    """What became of one photo: its tags, or why it has none."""
+
+    prediction: Prediction
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which tags are wanted; see `Tagger.predict`."""
+
+    top: int | None = None
+    threshold: float | None = None
+    precision: float | None = None
+
+
+Show = Callable[[int, int], None]
+"""Called with how many photos of how many are done."""
+
+
+def tag_photos(
+    tagger: Tagger, photos: Sequence[str], wish: Wish, show: Show = lambda done, total: None
+) -> Iterator[Outcome]:
+    """The tags of photos, one after another.
+
+    While the network computes one batch, the photos of the next are read.
+
+    Raises:
+        UserError: the wish cannot be met.
+    """
+    thresholds = tagger.thresholds_for(wish.threshold, wish.precision)
+    size = tagger.config.settings.batch_size
+    parts = [photos[start : start + size] for start in range(0, len(photos), size)]
+
+    def read(photo: str) -> Any:
+        try:
+            return tagger.square(photo)
+        except BadImage as error:
+            return error
+
+    done = 0
+    with ThreadPoolExecutor(DECODERS) as pool:
+        ahead = [pool.submit(read, photo) for photo in (parts[0] if parts else ())]
+        for place, part in enumerate(parts):
+            squares = [one.result() for one in ahead]
+            ahead = [pool.submit(read, photo) for photo in (parts[place + 1] if parts[place + 1 :] else ())]
+            yield from _tagged(tagger, part, squares, thresholds, wish.top)
+            done += len(part)
+            show(done, len(photos))
+
+
+def _tagged(
+    tagger: Tagger, photos: Sequence[str], squares: Sequence[Any], thresholds: Floats, top: int | None
+) -> Iterator[Outcome]:
+    good = [one for one in squares if not isinstance(one, BadImage)]
+    scores = iter(tagger.score_pixels(np.stack(good)) if good else ())
+    for photo, square in zip(photos, squares, strict=True):
+        if isinstance(square, BadImage):
+            yield Outcome(Prediction(photo, ()), square.reason)
+        else:
+            yield Outcome(tagger.prediction(photo, next(scores), thresholds, top))
+
+
+class Journal:
+    """The outcomes so far, on disk after every photo, so that an interrupted command goes on from there.
+
+    Arguments:
+        out: the file that will hold the result; the journal is a neighbour of it until then.
+        identity: what must be the same for the journal to be continued: the tagger and the wish.
+    """
+
+    def __init__(self, out: Path, identity: str) -> None:
+        self.file = out.with_name(f".{out.name}.journal")
+        self._identity = identity
+        self.outcomes = self._read()
+
+    def _read(self) -> dict[str, Outcome]:
+        if not self.file.exists():
+            return {}
+        lines = self.file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        if not lines or lines[0] != self._identity:
+            self.file.unlink()
+            return {}
+        found = {}
+        for line in lines[1:]:
+            try:
+                outcome = outcome_of(json.loads(line))
+            except (ValueError, KeyError, TypeError):  # a kill may have torn the last line
+                break
+            found[outcome.prediction.image] = outcome
+        return found
+
+    def record(self, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+        """Write each outcome down before it is handed on."""
+        whole = [self._identity, *(json.dumps(as_record(one)) for one in self.outcomes.values())]
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.write_text("\n".join(whole) + "\n", encoding="utf-8")
+            with self.file.open("a", encoding="utf-8") as stream:
+                for outcome in outcomes:
+                    stream.write(json.dumps(as_record(outcome)) + "\n")
+                    stream.flush()
+                    yield outcome
+        except OSError as error:
+            raise UserError(f"cannot write {self.file}: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Remove the journal: the result is written."""
+        self.file.unlink(missing_ok=True)
+
+
+def as_record(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as plain values for JSON."""
+    tags = [tag._asdict() for tag in outcome.prediction.tags]
+    record: dict[str, Any] = {"image": outcome.prediction.image, "tags": tags}
+    return record if outcome.error is None else record | {"error": outcome.error}
+
+
+def outcome_of(record: dict[str, Any]) -> Outcome:
+    """The inverse of `as_record`."""
+    from .tagger import Tag
+
+    tags = tuple(Tag(**one) for one in record["tags"])
+    return Outcome(Prediction(record["image"], tags), record.get("error"))
+
+
+def time_left(began: float, done: int, total: int, before: int = 0) -> str:
+    """How far a pass over photos is, in words.
+
+    Arguments:
+        began: when it began, by `time.monotonic`.
+        before: how many were done then.
+    """
+    rate = (done - before) / max(time.monotonic() - began, 1e-9)
+    return f"{done}/{total} photos, {rate:.0f} a second, {duration((total - done) / max(rate, 1e-9))} left"
