@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mlcil.core.errors import UserError
-from mlcil.core.files import read_json, sha256_of, write_atomically, write_json, write_text
+from mlcil.core.files import read_json, sha256_of, write_atomically, write_bytes, write_json, write_text
 from mlcil.training.folder import load_state, save_state
 
 # Replaces the checkpoint argv[1] by a larger one, on a system that writes no file beyond 20 kB.
@@ -38,6 +38,15 @@ def test_a_file_is_written_and_replaced(tmp_path):
         assert path.read_text(encoding="utf-8") == text
     assert names(path.parent) == ["file.txt"]
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path):
+    path = tmp_path / "private"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_bytes(path, b"\0new")
+    assert path.read_bytes() == b"\0new"
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), OSError("odd")])

@@ -31,6 +31,12 @@ def test_keywords(tmp_path, encoding):
     assert read_keywords(file) == set()
 
 
+def test_the_hierarchy_of_a_tagger_adds_no_keywords(tmp_path):
+    file = tmp_path / "a.xmp"
+    file.write_text(packet(["a|b"], ["mlcil|a/b", "mlcil", "A|mlcil"]), encoding="utf-8")
+    assert read_keywords(file) == {"a|b", "mlcil"}
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_document_types_are_refused(tmp_path, encoding):
     file = tmp_path / "a.xmp"

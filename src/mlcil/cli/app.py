@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..core.errors import UserError
 from ..core.interruption import explain_with, install, is_first_process
 from ..core.output import escape_what_cannot_be_shown
+from .console import make_console
 from .options import with_settings
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from .photo_commands import COMMANDS
 
 app = typer.Typer(
     help="Teach an image tagger new labels without the old data.",
@@ -41,13 +39,6 @@ def main() -> None:
 def _print_error(text: str) -> None:
     if is_first_process():
         print(f"mlcil: {text}", file=sys.stderr)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=140)  # files have no edge
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -83,7 +74,7 @@ def run(
     """Run an experiment, or continue one: the same command with the same --out resumes where it stopped."""
     from .run import run_experiment
 
-    run_experiment(changes, config, preset, out, _console())
+    run_experiment(changes, config, preset, out, make_console())
 
 
 @app.command()
@@ -100,7 +91,7 @@ def check(
     """Say what a data set holds, what a protocol would make of it, and what to fix first."""
     from .check import check_data
 
-    if not check_data(data, images, protocol, order, negatives, decode, _console()):
+    if not check_data(data, images, protocol, order, negatives, decode, make_console()):
         sys.exit(1)
 
 
@@ -109,7 +100,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="Method to show the 
     """List the methods, or the options of one method."""
     from .listings import method_options, method_table
 
-    _console().print(method_table() if name is None else method_options(name))
+    make_console().print(method_table() if name is None else method_options(name))
 
 
 @app.command()
@@ -117,7 +108,7 @@ def settings() -> None:
     """List the settings that every run has."""
     from .listings import setting_table
 
-    _console().print(setting_table())
+    make_console().print(setting_table())
 
 
 @app.command()
@@ -125,7 +116,7 @@ def datasets() -> None:
     """List the kinds of data sets and how to refer to one."""
     from .listings import source_table
 
-    _console().print(source_table())
+    make_console().print(source_table())
 
 
 @app.command()
@@ -138,7 +129,7 @@ def presets(
     """List the published rows that can be run by name, or show one."""
     from .listings import preset_page, preset_table
 
-    _console().print(preset_table(group) if name is None else preset_page(name))
+    make_console().print(preset_table(group) if name is None else preset_page(name))
 
 
 @app.command()
@@ -175,7 +166,7 @@ def grid(
     from .grid import requested_runs, run_grid
 
     runs = requested_runs(file, preset_group, presets, methods, protocols, seeds, changes)
-    if not run_grid(runs, out, jobs, engine, share, report, _console()):
+    if not run_grid(runs, out, jobs, engine, share, report, make_console()):
         sys.exit(1)
 
 
@@ -193,7 +184,7 @@ def show(
     results = [run.result for group in found.groups for run in group.runs]
     tables = [session_table(results[0])] if len(results) == 1 else comparison_tables(found)
     for table in tables:
-        print(to_markdown(table)) if markdown else _console().print(to_terminal(table))
+        print(to_markdown(table)) if markdown else make_console().print(to_terminal(table))
     for problem in found.problems:
         _print_error(problem)
 
@@ -249,7 +240,7 @@ def compare(
     from ..reports.comparison import compare_runs, comparison_view
 
     found = compare_runs([first], [second], session, resamples)
-    _console().print(comparison_view(found))
+    make_console().print(comparison_view(found))
     if json is not None:
         write_json(json, found.as_dict())
 
@@ -262,4 +253,8 @@ def demo(
     explain_with(lambda: "interrupted; the same command goes on from there")
     from .demo import run_demo
 
-    run_demo(out, _console())
+    run_demo(out, make_console())
+
+
+for command in COMMANDS:
+    app.command()(command)

@@ -28,7 +28,7 @@ def with_settings(*, without: Sequence[str] = ()) -> Callable[[Callable[..., Non
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def with_changes(set_: list[str] | None = None, **given: Any) -> None:
             changes = {one.name: value for one in fields if (value := given.pop(one.name)) is not None}
-            command(**given, changes=changes | _assignments(set_ or []))
+            command(**given, changes=changes | assignments(set_ or []))
 
         own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "changes"]
         parameters = [*own, *map(_parameter, fields), _SET]
@@ -63,7 +63,7 @@ def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _assignments(texts: Sequence[str]) -> dict[str, str]:
+def assignments(texts: Sequence[str]) -> dict[str, str]:
     """The pairs of `--set key=value`.
 
     Raises:

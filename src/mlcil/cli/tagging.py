@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +16,8 @@ from rich.text import Text
 from ..core.errors import UserError
 from ..core.words import counted
 from ..data.images import Level
+from ..data.xmp import BadSidecar
+from ..data.xmp_writing import remove_tags, write_tags
 from ..serving.changing import choose_thresholds, forget_labels, forget_step, merge, rename
 from ..serving.learn_report import LearnReport, Quality
 from ..serving.learning import LearnOptions, learn
@@ -48,6 +52,8 @@ def run_learn(
     else:
         learned, report = learn(tagger, data, options, console)
         learned.save(out)
+        if options.work is not None:
+            shutil.rmtree(options.work, ignore_errors=True)
         show_report(learned, report, console)
     _say(console, f"saved {out}")
 
@@ -123,6 +129,31 @@ def run_predict(
         journal.close()
         _say(console, f"wrote {out}: {counted(len(ordered), 'photo')}")
     return ordered, all(one.error is None for one in ordered)
+
+
+def write_sidecars(outcomes: Sequence[Outcome], adobe_names: bool, console: Console) -> bool:
+    """Write the tags of photos into their sidecars; returns whether all could be written."""
+    tagged = [one.prediction for one in outcomes if one.error is None]
+    return _each_sidecar(
+        [(Path(one.image), partial(write_tags, tags=one.names, adobe_names=adobe_names)) for one in tagged], console
+    )
+
+
+def remove_sidecars(photos: Sequence[str], console: Console) -> bool:
+    """Take what `write_sidecars` wrote out of the sidecars again; returns whether all could be."""
+    return _each_sidecar([(Path(one), remove_tags) for one in list_photos(photos, sys.stdin)], console)
+
+
+def _each_sidecar(work: Sequence[tuple[Path, Callable[[Path], bool]]], console: Console) -> bool:
+    changed, bad = 0, 0
+    for photo, deed in work:
+        try:
+            changed += deed(photo)
+        except (BadSidecar, UserError) as error:
+            bad += 1
+            _report(f"left out: the sidecar of {photo}: {error}")
+    _say(console, f"{counted(changed, 'sidecar')} changed")
+    return not bad
 
 
 def prediction_line(outcome: Outcome) -> Text:

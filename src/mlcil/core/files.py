@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ PARTIAL = ".partial"  # how the name of a file ends while it is being written
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary neighbour of `path`, then move it into place in one step.
 
+    A file that stood there before passes its permissions on.
+
     Raises:
         UserError: the file system refused (full, read-only, ...). Whatever stood at `path` is untouched.
     """
@@ -32,7 +35,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         write(partial)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
-        partial.chmod(0o644)
+        partial.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
         partial.replace(path)
     except OSError as error:
         raise UserError(
@@ -69,7 +72,12 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically."""
-    write_atomically(path, lambda partial: _put(partial, text.encode(errors="backslashreplace")))
+    write_bytes(path, text.encode(errors="backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically."""
+    write_atomically(path, lambda partial: _put(partial, data))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -7,9 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-_ITEM = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}li"
-_SUBJECT = "{http://purl.org/dc/elements/1.1/}subject"
-_HIERARCHY = "{http://ns.adobe.com/lightroom/1.0/}hierarchicalSubject"
+NAMESPACES = {
+    "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
+    "dc": "http://purl.org/dc/elements/1.1/",
+    "lr": "http://ns.adobe.com/lightroom/1.0/",
+    "digiKam": "http://www.digikam.org/ns/1.0/",
+    "mlcil": "urn:mlcil:xmp:1.0/",  # a name that nobody looks up; Exiv2 adds a slash to one that ends without
+}
+ROOT = "mlcil"  # above all tags in a hierarchy that a tagger wrote
+
+
+def qualified(name: str) -> str:
+    """A name such as `dc:subject` as ElementTree writes it: `{http://purl.org/dc/elements/1.1/}subject`."""
+    prefix, _, local = name.partition(":")
+    return f"{{{NAMESPACES[prefix]}}}{local}"
 
 
 class BadSidecar(Exception):  # noqa: N818 - a noun, as it is also collected
@@ -50,6 +61,19 @@ def read_keywords(file: Path) -> set[str]:
     Raises:
         BadSidecar: it cannot be read, is not XML, or declares a document type.
     """
+    _, root = load_sidecar(file)
+    subjects = _items(root, "dc:subject")
+    paths = [text for text in _items(root, "lr:hierarchicalSubject") if not text.startswith(f"{ROOT}|")]
+    leaves = [text.rpartition("|")[2] for text in paths]  # a tagger's own also stand in dc:subject, with every letter
+    return {name for text in subjects + leaves if (name := text.strip())}
+
+
+def load_sidecar(file: Path) -> tuple[bytes, ElementTree.Element]:
+    """The bytes of a sidecar, and the root of the XML that they are.
+
+    Raises:
+        BadSidecar: it cannot be read, is not XML, or declares a document type.
+    """
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -58,13 +82,10 @@ def read_keywords(file: Path) -> set[str]:
     if b"<!DOCTYPE" in plain or b"<!ENTITY" in plain:
         raise BadSidecar("it declares a document type, which no sidecar needs")  # could expand without end
     try:
-        root = ElementTree.fromstring(content)
+        return content, ElementTree.fromstring(content)
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # also unknown encodings
         raise BadSidecar(f"not XML ({error})") from None
-    subjects = _items(root, _SUBJECT)
-    leaves = [text.rpartition("|")[2] for text in _items(root, _HIERARCHY)]
-    return {name for text in subjects + leaves if (name := text.strip())}
 
 
-def _items(root: ElementTree.Element, tag: str) -> list[str]:
-    return [item.text or "" for bag in root.iter(tag) for item in bag.iter(_ITEM)]
+def _items(root: ElementTree.Element, name: str) -> list[str]:
+    return [item.text or "" for bag in root.iter(qualified(name)) for item in bag.iter(qualified("rdf:li"))]

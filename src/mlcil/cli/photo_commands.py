@@ -1,0 +1,154 @@
+"""The commands of people with photos; each parses, calls and prints, and imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..core.interruption import explain_with
+from ..data.class_lists import parse
+from .console import make_console
+from .options import assignments
+
+
+def learn(
+    data: Annotated[
+        str | None,
+        typer.Argument(metavar="TABLE", help="Photos and their labels; see `mlcil datasets`."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="New folder for the tagger.")] = Path("tagger"),
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Tagger that learns more; it stays as it is. [default: a new one]")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Labels of the table to learn, separated by commas. [default: all]")
+    ] = None,
+    check: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Table of known labels, to measure what has changed.")
+    ] = None,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="Give a label another name.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method of a new tagger. [default: analytic]")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Backbone of a new tagger, a timm model. [default: the best at hand]")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Weights of a new tagger: a file, a timm tag, or none. [default: pretrained]")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="Folder to which the paths in the table are relative.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="<key=value>", help="Any setting, or an option of the method.")
+    ] = None,
+) -> None:
+    """Start a tagger, or teach one more labels without the photos that it learned from before.
+
+    Every row of the table was looked at for the labels of that table: a row without one of them is its negative. A
+    label -x says that the photo does not show x. A photo that comes back keeps the labels that it was given.
+    """
+    explain_with(lambda: "interrupted; no tagger was changed, and the same command goes on from there")
+    from ..serving.learning import LearnOptions
+    from .tagging import run_learn
+
+    chosen = None if labels is None else tuple(name for part in parse(labels) for name in part)
+    work = out.with_name(f".{out.name}.learning")
+    options = LearnOptions(images, chosen, check, method, backbone, weights, assignments(set_ or []), work)
+    run_learn(data, source, out, options, rename or [], make_console())
+
+
+def predict(
+    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    photos: Annotated[list[str], typer.Argument(help="Photos, folders, patterns, or - for a list on standard input.")],
+    out: Annotated[Path | None, typer.Option(help="File to write: .csv, .jsonl or .parquet. [default: print]")] = None,
+    top: Annotated[int | None, typer.Option(help="Give this many labels to each photo.", min=1)] = None,
+    threshold: Annotated[float | None, typer.Option(help="One threshold for all labels.", min=0, max=1)] = None,
+    precision: Annotated[
+        float | None, typer.Option(help="Take thresholds by which this part of the tags is right.", min=0, max=1)
+    ] = None,
+    xmp: Annotated[bool, typer.Option("--xmp", help="Also write the tags into XMP sidecars.")] = False,
+    xmp_remove: Annotated[
+        bool,
+        typer.Option("--xmp-remove", help="Only take out of the sidecars what --xmp wrote."),
+    ] = False,
+    adobe_names: Annotated[
+        bool, typer.Option("--adobe-names", help="Call new sidecars photo.xmp and not photo.jpg.xmp.")
+    ] = False,
+) -> None:
+    """Tag photos; the same command with the same --out goes on where it was interrupted."""
+    kept = "the same command goes on from there" if out else "nothing is kept; give --out to be able to go on"
+    explain_with(lambda: f"interrupted; {kept}")
+    from ..serving.predicting import Wish
+    from .tagging import remove_sidecars, run_predict, write_sidecars
+
+    if xmp_remove:
+        all_done = remove_sidecars(photos, make_console())
+    else:
+        outcomes, all_done = run_predict(tagger, photos, Wish(top, threshold, precision), out, make_console())
+        all_done = all_done and (not xmp or write_sidecars(outcomes, adobe_names, make_console()))
+    if not all_done:
+        sys.exit(1)
+
+
+def inspect(tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")]) -> None:
+    """Say what a tagger knows, how well, and what it learned from."""
+    from .tagging import run_inspect
+
+    run_inspect(tagger, make_console())
+
+
+def forget(
+    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger.")],
+    out: Annotated[Path, typer.Option(help="New folder for the tagger without them.")],
+    label: Annotated[list[str] | None, typer.Option(help="Label to forget; may be repeated.")] = None,
+    step: Annotated[list[int] | None, typer.Option(help="Step to take back, see `mlcil inspect`.")] = None,
+) -> None:
+    """Write a tagger without some labels or steps, as if they had never been."""
+    from .tagging import run_forget
+
+    run_forget(tagger, label or [], step or [], out, make_console())
+
+
+def merge(
+    first: Annotated[Path, typer.Argument(help="Folder of a tagger.")],
+    second: Annotated[Path, typer.Argument(help="Folder of another one with the same backbone.")],
+    out: Annotated[Path, typer.Option(help="New folder for the tagger that knows both.")],
+) -> None:
+    """Write two taggers as one, exactly as if one had learned from all photos."""
+    from .tagging import run_merge
+
+    run_merge(first, second, out, make_console())
+
+
+def thresholds(
+    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="<label=value>", help="Choose a threshold, or auto for the tagger's own."),
+    ] = None,
+    precision: Annotated[
+        float | None, typer.Option(help="Choose thresholds by which this part of the tags is right.", min=0, max=1)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New folder for the tagger with these thresholds.")] = None,
+) -> None:
+    """Print the thresholds of a tagger, or write it with others."""
+    from .tagging import run_thresholds
+
+    run_thresholds(tagger, set_ or [], precision, out, make_console())
+
+
+def tagger(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    out: Annotated[Path, typer.Option(help="New folder for the tagger.")],
+    session: Annotated[
+        int | None, typer.Option(help="Take the model after this session. [default: the last]", min=1)
+    ] = None,
+    slim: Annotated[bool, typer.Option("--slim", help="Leave out what only further learning needs.")] = False,
+) -> None:
+    """Make a tagger of any run of any method: a folder that needs neither its data nor its weight file."""
+    from ..serving.tagger import Tagger
+
+    print(Tagger.load(run, session).save(out, slim=slim))
+
+
+COMMANDS = (learn, predict, inspect, forget, merge, thresholds, tagger)
