@@ -15,7 +15,7 @@ from mlcil.core.errors import UserError
 from mlcil.data.decoding import decode
 from mlcil.serving import export
 from mlcil.serving.export import ExportedTagger, ExportReport, export_onnx, metadata
-from mlcil.serving.trained_run import open_run
+from mlcil.serving.loading import open_run
 from mlcil.training.config import make_config
 from mlcil.training.run import run as train
 

@@ -22,7 +22,7 @@ from ..core.files import write_atomically, write_text
 from ..data.decoding import resized
 from ..evaluation.calibration import DEFAULT_THRESHOLD
 from ..evaluation.metrics import Array, Floats
-from .trained_run import TrainedRun
+from .tagger import Tagger
 
 SCRIPT = Path(__file__).with_name("predict_onnx.py")  # is copied beside every exported model
 TOLERANCE = 1e-4  # the largest difference of a probability from the tagger's
@@ -55,7 +55,7 @@ class ExportedTagger(nn.Module):
     temperatures: Tensor  # (K,)
     shifts: Tensor  # (K,)
 
-    def __init__(self, run: TrainedRun) -> None:
+    def __init__(self, run: Tagger) -> None:
         super().__init__()
         self._method, self.tagger = run.method, run.method.tagger
         backbone, self._is_calibrated = self.tagger.backbone, run.calibration is not None
@@ -77,7 +77,7 @@ class ExportedTagger(nn.Module):
         return torch.sigmoid(logits / self.temperatures + self.shifts)
 
 
-def export_onnx(run: TrainedRun, file: Path) -> ExportReport:
+def export_onnx(run: Tagger, file: Path) -> ExportReport:
     """Write a trained model as ONNX, and beside it a script that tags photographs with it.
 
     The model takes `images`, uint8 (batch, size, size, 3) in RGB, and gives `probabilities`, float32 (batch, K). The
@@ -107,7 +107,7 @@ def export_onnx(run: TrainedRun, file: Path) -> ExportReport:
     return ExportReport(file, script, file.stat().st_size, found[0])
 
 
-def metadata(run: TrainedRun) -> dict[str, str]:
+def metadata(run: Tagger) -> dict[str, str]:
     """What an exported model says about itself; all but the version and the method are JSON."""
     thresholds = run.thresholds if run.thresholds is not None else np.full(len(run.classes), DEFAULT_THRESHOLD)
     preprocessing = {
@@ -136,12 +136,12 @@ def _check_packages() -> None:
         raise UserError("exporting to ONNX needs onnx, onnxscript and onnxruntime: pip install 'mlcil[onnx]'") from None
 
 
-def _probabilities(run: TrainedRun, scores: Array) -> Floats:
+def _probabilities(run: Tagger, scores: Array) -> Floats:
     """(N, K) scores of the method on the scale of the output."""
     return np.asarray(scores, np.float64) if run.calibration is None else run.calibration.probabilities(scores)
 
 
-def _program(run: TrainedRun) -> Any:
+def _program(run: Tagger) -> Any:
     """The model as an ONNX program.
 
     Raises:
@@ -187,7 +187,7 @@ def _forget_origin(model: Any) -> None:
         value.metadata_props.clear()
 
 
-def _checked_difference(run: TrainedRun, file: Path) -> float:
+def _checked_difference(run: Tagger, file: Path) -> float:
     """The largest difference between an exported model and the tagger, on some images in batches of several sizes.
 
     Raises:
