@@ -89,9 +89,10 @@ def _outline(axes: Axes, one: Shown) -> None:
         return
     from matplotlib.patheffects import withStroke
 
-    fine = len(one.place.evidence)
-    parts = np.where(one.place.region | (one.place.evidence <= OUTLINE), one.place.evidence, 0)
-    closed = np.pad(parts, 1)  # with nothing around it, the outline closes along the photo's edge
+    region, evidence = one.place.region, one.place.evidence
+    fine, is_above = len(evidence), evidence > OUTLINE
+    alone = np.where(region == is_above, evidence, region)  # without other parts, and without holes
+    closed = np.pad(alone, 1)  # with nothing around it, the outline closes along the photo's edge
     middles = np.clip((np.arange(-1, fine + 1) + 0.5) / fine, 0, 1)
     lines = axes.contour(
         middles, middles, closed, levels=[OUTLINE], colors=[one.colour], linewidths=2.6,

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
     Attributes:
         evidence: float32 (FINE, FINE), the smooth map from 0 to 1, the highest value.
-        region: bool (FINE, FINE), the largest connected part in which the evidence is above `OUTLINE`.
+        region: bool (FINE, FINE), the largest connected part in which the evidence is above `OUTLINE`, without holes.
         box: the smallest box around the region.
         peak: the middle of the cell of the region in which the evidence is highest.
     """
@@ -39,7 +39,7 @@ def place_of(values: NDArray[np.float32]) -> Place | None:
         return None
     evidence = smooth / smooth.max()
     parts, _ = ndimage.label(evidence > OUTLINE)  # 0 where it is not
-    region = parts == np.bincount(parts[parts > 0]).argmax()
+    region = ndimage.binary_fill_holes(parts == np.bincount(parts[parts > 0]).argmax())
     rows, columns = np.flatnonzero(region.any(axis=1)), np.flatnonzero(region.any(axis=0))
     box = (columns[0] / FINE, rows[0] / FINE, (columns[-1] + 1) / FINE, (rows[-1] + 1) / FINE)
     row, column = divmod(int(np.where(region, evidence, 0).argmax()), FINE)
@@ -50,7 +50,7 @@ def enlarged(values: NDArray[np.float32], side: int) -> NDArray[np.float32]:
     """A map (h, w) of at least 0, enlarged bicubically to (side, side)."""
     # Pillow's cubic keeps a slope even. That of PyTorch makes waves, which show in an outline.
     height, width = values.shape
-    mirrored = Image.fromarray(np.pad(values, 2, mode="reflect"))  # so that no peak slides onto the edge of the photo
+    padded = Image.fromarray(np.pad(values, 2, mode="edge"))  # so that no slope goes on beyond the outermost cells
     box = (2, 2, 2 + width, 2 + height)
-    large = np.asarray(mirrored.resize((side, side), Image.Resampling.BICUBIC, box))
+    large = np.asarray(padded.resize((side, side), Image.Resampling.BICUBIC, box))
     return large.clip(min=0)  # a cubic curve dips below 0 beside a peak
