@@ -1,11 +1,12 @@
 """Does the peak of a tag's map fall on what the tag names? The pointing game, against chance.
 
-    python speed/pointing.py RUN DATA [--images 300] [--threshold 0.8]
+    python speed/pointing.py RUN DATA [--images 300] [--threshold SCORE]
 
 DATA is the run's data set, such as coco:PATH, or an annotation file in COCO's layout with boxes, whose images lie
 where `mlcil` would look for them. With boxes, a hit is a peak inside a box of the class. Without, four test images
 make a mosaic, and a hit is a peak in the one quarter that shows the class; classes in several quarters do not count.
-Only tags that are right and reach the threshold are asked for. "Mass" is the share of the map on the right place.
+Only tags that are right and reach the threshold (the stored ones, unless a score is given) are asked for. "Mass" is
+the share of the map on the right place.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from mlcil.core.errors import UserError
 from mlcil.data.images import PRESENT, LabelledImages
 from mlcil.data.pixels import MemoryPixels
 from mlcil.data.sources import load
-from mlcil.reports.explanation_drawing import enlarged, peak
 from mlcil.serving.explanation import explain
 from mlcil.serving.loading import load as load_tagger
+from mlcil.serving.places import enlarged, place_of
 from mlcil.serving.tagger import Tagger, read_images
 
 Masks = dict[str, NDArray[np.bool_]]  # by class name, (H, W), true where it is
@@ -46,27 +47,26 @@ class Outcome(NamedTuple):
     session: int
     hit: bool
     mass: float
-    attention_hit: bool  # of the session's own attention, which knows no tag
     chance: float  # share of the picture that is right
 
 
 def mosaics(run: Tagger, test: LabelledImages, count: int) -> Iterator[Scene]:
     """Four test images to a picture, drawn without repetition by a fixed seed."""
     order = np.random.default_rng(0).permutation(len(test))[: 4 * count]
-    half = run.config.settings.image_size // 2
+    size = run.config.settings.image_size
     for rows in order[: len(order) // 4 * 4].reshape(-1, 4):
         whole = test.pixels[rows] if test.pixels is not None else read_images(run, [Path(test.paths[n]) for n in rows])
-        quarter = MemoryPixels(whole, half)[np.arange(4)]
-        pixels = np.vstack([np.hstack([*quarter[:2]]), np.hstack([*quarter[2:]])])
+        quarter = MemoryPixels(whole, size)[np.arange(4)]
+        pixels = np.vstack([np.hstack([*quarter[:2]]), np.hstack([*quarter[2:]])])  # twice as large as it is scored
         present = test.labels[rows] == PRESENT  # (4, K)
         alone = np.flatnonzero(present.sum(axis=0) == 1)
-        yield Scene(pixels, {test.classes[k]: _quarter(int(present[:, k].argmax()), half) for k in alone})
+        yield Scene(pixels, {test.classes[k]: _quarter(int(present[:, k].argmax()), size) for k in alone})
 
 
-def _quarter(place: int, half: int) -> NDArray[np.bool_]:
-    mask = np.zeros((2, half, 2, half), bool)
+def _quarter(place: int, size: int) -> NDArray[np.bool_]:
+    mask = np.zeros((2, size, 2, size), bool)
     mask[place // 2, :, place % 2] = True
-    return mask.reshape(2 * half, 2 * half)
+    return mask.reshape(2 * size, 2 * size)
 
 
 def boxed(run: Tagger, file: Path, count: int) -> Iterator[Scene]:
@@ -86,26 +86,21 @@ def boxed(run: Tagger, file: Path, count: int) -> Iterator[Scene]:
         yield Scene(pixels, places)
 
 
-def outcomes(run: Tagger, scene: Scene, threshold: float) -> Iterator[Outcome]:
+def outcomes(run: Tagger, scene: Scene, threshold: float | None) -> Iterator[Outcome]:
     """One for every tag that the model gives and the scene can judge."""
-    explanation = explain(run, scene.pixels, threshold, most=len(run.classes))
-    shape = scene.pixels.shape
-    for tag in explanation.tags:
-        if tag.score < threshold or tag.name not in scene.places:
+    for tag in explain(run, scene.pixels, threshold, most=len(run.classes)).tags:
+        if not tag.is_present or tag.name not in scene.places:
             continue
-        right, large = scene.places[tag.name], enlarged(tag.map, shape)
-        # Without cross-attention there is nothing to compare with, and the column repeats the map's own rate.
-        attention = explanation.attention[tag.session - 1] if len(explanation.attention) else tag.map
-        hit, attention_hit = (_at(right, peak(one, shape)) for one in (tag.map, attention))
-        mass = float(large[right].sum() / large.sum()) if large.sum() else 0.0
-        yield Outcome(tag.session, hit, mass, attention_hit, float(right.mean()))
+        right, place = scene.places[tag.name], place_of(tag.map)
+        if place is None:
+            yield Outcome(tag.session, False, 0.0, float(right.mean()))
+            continue
+        large, (x, y) = enlarged(tag.map, len(right)), place.peak
+        hit = bool(right[int(y * len(right)), int(x * len(right))])
+        yield Outcome(tag.session, hit, float(large[right].sum() / large.sum()), float(right.mean()))
 
 
-def _at(mask: NDArray[np.bool_], point: tuple[float, float]) -> bool:
-    return bool(mask[int(point[1]), int(point[0])])
-
-
-def measure(run: Tagger, data: str, images: int, threshold: float) -> list[Outcome]:
+def measure(run: Tagger, data: str, images: int, threshold: float | None) -> list[Outcome]:
     """The outcomes of all tags, in mosaics of the data set or in the boxes of an annotation file."""
     if data.endswith(".json"):
         scenes = boxed(run, Path(data), images)
@@ -116,10 +111,10 @@ def measure(run: Tagger, data: str, images: int, threshold: float) -> list[Outco
 
 def table_of(found: list[Outcome], title: str) -> Table:
     """The rates of every session and of all."""
-    table = Table("session", "tags", "hit", "mass", "attention alone", "chance", title=title)
+    table = Table("session", "tags", "hit", "mass", "chance", title=title)
     for number in (*sorted({one.session for one in found}), None):
         some = [one for one in found if number in (None, one.session)]
-        rates = [100 * float(np.mean([row[place] for row in some])) for place in range(1, 5)]
+        rates = [100 * float(np.mean([row[place] for row in some])) for place in range(1, 4)]
         table.add_row(str(number or "all"), str(len(some)), *(f"{rate:.1f}" for rate in rates))
     return table
 
@@ -130,7 +125,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("data")
     parser.add_argument("--images", type=int, default=300)
-    parser.add_argument("--threshold", type=float, default=0.8)
+    parser.add_argument("--threshold", type=float)
     asked = parser.parse_args()
     try:
         found = measure(load_tagger(asked.run), asked.data, asked.images, asked.threshold)

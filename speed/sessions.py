@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 from measure import Ratio, medians, report
+from mlcil.models.statistics import Statistics
 
 from mlcil.models.ridge import choose_ridge, solve
-from mlcil.models.statistics import Statistics
 
 SESSIONS, IMAGES, WIDTH, EARLY, LATE = 300, 100, 1024, 45, 285
 NAMES = [f"class {number}" for number in range(SESSIONS)]

@@ -188,8 +188,19 @@ def report_compare_and_explain(mlcil, tmp_path: Path) -> None:  # type: ignore[n
     Image.new("RGB", (30, 20)).save(tmp_path / "photo.png")
     code, out, _ = mlcil("explain", "b", "photo.png", "--out", "maps")
     assert code == 0
-    with Image.open(tmp_path / out.strip()) as picture:
+    line, _, drawing = out.strip().partition(" -> ")
+    assert line.startswith("photo.png: ")
+    with Image.open(tmp_path / drawing) as picture:
         assert picture.width > 300
+    code, out, error = mlcil("explain", "b", "gone.png", "photo.png", "--threshold", "0", "--most", "2", "--json", "-")
+    assert code == 1
+    assert "gone.png: missing" in one_line(error)
+    (found,) = json.loads(out)
+    assert found["path"] == "photo.png"
+    assert [tag["present"] for tag in found["tags"]] == [True, True]
+    code, out, _ = mlcil("explain", "b", "photo.png", "--threshold", "1", "--json", "tags.json")
+    assert out.startswith("photo.png: no tag (nearest: ")
+    assert [tag["present"] for tag in json.loads((tmp_path / "tags.json").read_text())[0]["tags"]] == [False]
 
 
 def test_a_preset_runs_with_data_of_ones_own(mlcil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mlcil.core.errors import UserError
-from mlcil.data.decoding import BadImage, decode, decode_content, inspect, read_content
+from mlcil.data.decoding import BadImage, decode, decode_content, decode_photo, inspect, read_content
 
 from .odd_bytes import exif, stored
 
@@ -56,6 +56,21 @@ def test_a_scaled_jpeg_is_close_to_the_full_one(tmp_path_factory, width, height,
     difference = np.abs(result.astype(int) - expected)
     assert difference.max() <= 6
     assert difference.mean() <= 1.5
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_photo_keeps_its_proportions_upright_and_is_only_made_smaller(tmp_path, orientation):
+    file = tmp_path / "photo.jpg"
+    wide = np.zeros((60, 120, 3), np.uint8)
+    wide[:, :60] = 255  # bright on the left, which orientation 6 turns to the top
+    Image.fromarray(wide).save(file, exif=exif(orientation))
+    small, whole = decode_photo(str(file), 40), decode_photo(str(file), 1000)
+    assert (small.shape, whole.shape) == (
+        ((20, 40, 3), (60, 120, 3)) if orientation == 1 else ((40, 20, 3), (120, 60, 3))
+    )
+    first, second = np.split(whole, 2, axis=1 if orientation == 1 else 0)
+    assert first.mean() > 250
+    assert second.mean() < 5
 
 
 def test_only_jpegs_of_four_times_the_size_are_scaled(tmp_path, monkeypatch):

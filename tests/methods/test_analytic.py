@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mlcil.models.statistics import merged, without
 
 from mlcil.core.errors import UserError
 from mlcil.data.poison import with_negatives
 from mlcil.evaluation.metrics import average_precision, f1_scores
 from mlcil.methods.analytic import balanced_weights
 from mlcil.models.ridge import choose_ridge, score_calibration, solve
-from mlcil.models.statistics import merged, without
 from mlcil.testing import TINY
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state

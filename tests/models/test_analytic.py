@@ -131,28 +131,6 @@ def test_an_embedding_joins_the_features_and_trains_before_the_first_solution():
     assert not torch.equal(whole, both)
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("attention", [None, AttentionShape(8, 2)])
-def test_evidence_is_the_score_of_the_window_around_each_place(attention):
-    tagger = made(attention, window=0.7)
-    if attention:
-        tagger.grow(3)
-        tagger.set_solution(torch.randn(tagger.width, 3), torch.ones(3), torch.zeros(3))
-    else:
-        solved(tagger)
-    features = tagger.backbone(torch.randn(2, 3, 32, 32))  # a larger map than that of the training size
-    evidence = tagger.evidence(features)
-    height, width = features.shape[-2:]
-    assert evidence.shape == (2, 3, height, width)
-    whole, both = tagger._combined(features)
-    best = (both - whole) / tagger.window_weight
-    torch.testing.assert_close(evidence.amax((2, 3)), best)
-    side = round(0.7 * height)
-    corner = features[:, :, :side, :side].mean((2, 3))
-    joined = tagger._joined(corner, tagger._embedded(features))
-    torch.testing.assert_close(evidence[:, :, 0, 0], tagger.expand(joined) @ tagger.weights)
-
-
 def test_a_first_session_of_hardly_any_images():
     tagger = made()
     size = tagger.projection.shape[0]

@@ -5,11 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlcil.models.statistics import Statistics
 
 from mlcil.core.errors import UserError
 from mlcil.models import ridge
 from mlcil.models.ridge import LADDER, MOST_FREEDOM, choose_ridge, score_calibration, solve
-from mlcil.models.statistics import Statistics
 
 
 def made(seed=0, images=60, width=9, classes=3, noise=1.0):

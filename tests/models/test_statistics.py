@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlcil.models.statistics import Statistics, merged, without, without_class
 
 from mlcil.core.errors import UserError
 from mlcil.models.ridge import choose_ridge, solve
-from mlcil.models.statistics import Statistics, merged, without, without_class
 
 WIDTH, RIDGE = 12, 3.0
 SUMS = ("gram", "cross", "total", "positives", "counts", "weight", "images")

@@ -206,7 +206,7 @@ def report(
 def explain(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
-    out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("explained"),
+    out: Annotated[Path, typer.Option(help="Folder of the drawings.")] = Path("explained"),
     session: Annotated[
         int | None, typer.Option(help="Use the model after this session. [default: the last]", min=1)
     ] = None,
@@ -216,13 +216,16 @@ def explain(
             help="Lowest score of a tag. [default: the thresholds stored with the model, else 0.8]", min=0, max=1
         ),
     ] = None,
-    most: Annotated[int, typer.Option(help="Maximum number of tags.", min=1)] = 4,
+    most: Annotated[int, typer.Option(help="Maximum number of tags of a photo.", min=1)] = 10,
+    json: Annotated[
+        Path | None, typer.Option(help="Also write tags, scores and places to this file; - prints them instead.")
+    ] = None,
 ) -> None:
-    """Show where in an image the evidence for each predicted tag lies."""
-    from ..reports.attention_maps import explain_files
+    """Tag photos, and draw where in each of them the evidence for its tags is."""
+    from .explain import explain_photos
 
-    for picture in explain_files(run, images, out, session=session, threshold=threshold, most=most):
-        print(picture)
+    if not explain_photos(run, images, out, session, threshold, most, json):
+        sys.exit(1)
 
 
 @app.command()

@@ -59,6 +59,21 @@ def decode(path: str, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.u
     return decode_content(path, read_content(path), size, megapixels)
 
 
+def decode_photo(path: str, longest: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
+    """Decode one image file to RGB as a person sees it, in its own proportions.
+
+    Returns:
+        uint8 (H, W, 3); its longer side is at most `longest`.
+
+    Raises:
+        BadImage: as `decode`.
+    """
+    with _opened(path, read_content(path), megapixels) as image:
+        upright = upright_rgb(image)
+        upright.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+        return np.asarray(upright)
+
+
 def resized(image: Image.Image, size: int, box: Box | None = None) -> NDArray[np.uint8]:
     """An RGB image, or a box (left, top, right, bottom) of it, squashed to a square, uint8 (size, size, 3)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))

@@ -98,16 +98,6 @@ class AnalyticTagger(TaggerNet):
         """(B, 3, H, W) -> (B, 2, K): the score of the whole image, and with its best window's."""
         return torch.stack(self._combined(self.backbone(images)), dim=1)
 
-    def evidence(self, features: Tensor) -> Tensor:
-        """(B, C, h, w) feature map -> (B, K, h, w), the score of the window around each place, or nearest to it."""
-        height, width = features.shape[-2:]
-        sides = self._window_sides(features)
-        scores = self._window_scores(features, self._embedded(features))  # (B, W, K)
-        rows, columns = height - sides[0] + 1, width - sides[1] + 1
-        inside = scores.transpose(1, 2).reshape(len(features), -1, rows, columns)
-        top, left = (height - rows) // 2, (width - columns) // 2
-        return F.pad(inside, (left, width - columns - left, top, height - rows - top), mode="replicate")
-
     def standardise(self, described: Tensor) -> None:
         """Take mean and deviation of what random features look at from (N, p)."""
         values = described.double()

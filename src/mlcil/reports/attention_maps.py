@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ..core.errors import UserError
-from ..data.decoding import BadImage, decode, inspect, read_content, resized
+from ..data.decoding import BadImage, decode, decode_photo, resized
 from ..data.images import PRESENT
 from ..data.sources import load
-from ..serving.explanation import MOST, check_has_maps, explain
+from ..serving.explanation import MOST, ExplainedTag, Explanation, check_has_maps, explain
 from ..serving.loading import load as load_tagger
-from ..serving.tagger import Tagger, read_images
+from ..serving.places import place_of
+from ..serving.tagger import Tagger
 from ..training.prepare import open_contents
-from .explanation_drawing import draw
+from .explanation_drawing import LONGEST, draw
 from .style import free_name, save_png
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ON_PAGE = 720  # pixels of the longer side of a photo on a report page
+
+
+class Explained(NamedTuple):
+    """What came of one image file: its explanation and the drawing of it, or why it cannot be read."""
+
+    image: Path
+    explanation: Explanation | None
+    drawing: Path
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The tags and their places as plain values; coordinates are parts of the photo's width and height."""
+        assert self.explanation is not None
+        return {
+            "path": str(self.image),
+            "drawing": str(self.drawing),
+            "tags": [_tag_values(tag) for tag in self.explanation.tags],
+        }
 
 
 def explain_files(
@@ -33,34 +53,53 @@ def explain_files(
     session: int | None = None,
     threshold: float | None = None,
     most: int = MOST,
-) -> list[Path]:
-    """Draw the maps of image files, one PNG each.
+) -> Iterator[Explained]:
+    """Explain image files one after another and draw each to a PNG. A file that cannot be read stops no other.
 
     Arguments:
-        out: the folder to write to; the picture of x.jpg is called x-explained.png.
+        out: the folder to write to; the drawing of x.jpg is called x-explained.png.
         session: use the model after this session; None for the last one.
-        threshold: draw tags with at least this score; None for the thresholds stored with the model, or 0.8.
+        threshold: take tags with at least this score; None for the thresholds stored with the model, or 0.8.
         most: the maximum number of tags.
 
     Returns:
-        The files written, in the order of `images`.
+        What came of each file, in the order of `images`.
 
     Raises:
-        UserError: the run or an image cannot be read; nothing is written then.
+        UserError: the run cannot be read, or a drawing not written.
     """
     run = load_tagger(run_path, session)
     check_has_maps(run)
-    pixels = read_images(run, images)
     taken: set[str] = set()
     files = [out / f"{free_name(image.stem, taken)}-explained.png" for image in images]
     if own := {file.resolve() for file in files} & {image.resolve() for image in images}:
         raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
-    for image, picture, file in zip(images, pixels, files, strict=True):
-        shown = _in_proportion(picture, image, run.config.settings.megapixels)
-        explanation = replace(explain(run, picture, threshold, most), pixels=shown)
-        figure = draw(explanation, f"{image.name} after session {run.session}")
-        save_png(figure, file, dpi=figure.dpi)
-    return files
+    return (_explain_file(run, image, file, threshold, most) for image, file in zip(images, files, strict=True))
+
+
+def _explain_file(run: Tagger, image: Path, drawing: Path, threshold: float | None, most: int) -> Explained:
+    settings = run.config.settings
+    try:
+        pixels = decode(str(image), settings.image_size, settings.megapixels)
+        photo = decode_photo(str(image), LONGEST, settings.megapixels)
+    except BadImage as error:
+        return Explained(image, None, drawing, str(error))
+    explanation = explain(run, pixels, threshold, most, photo)
+    figure = draw(explanation)
+    save_png(figure, drawing, dpi=figure.dpi)
+    return Explained(image, explanation, drawing)
+
+
+def _tag_values(tag: ExplainedTag) -> dict[str, Any]:
+    place = place_of(tag.map)
+    return {
+        "name": tag.name,
+        "score": round(tag.score, 4),
+        "threshold": round(tag.threshold, 4),
+        "present": tag.is_present,
+        "box": None if place is None else [round(value, 4) for value in place.box],
+        "peak": None if place is None else [round(value, 4) for value in place.peak],
+    }
 
 
 def pick_test_images(run: Tagger, count: int) -> list[tuple[str, NDArray[np.uint8], tuple[str, ...]]]:
@@ -107,19 +146,11 @@ def maps_for_report(run_path: Path, count: int) -> list[tuple[str, Figure]]:
     check_has_maps(run)
     drawings = []
     for path, pixels, labels in pick_test_images(run, count):
-        name = Path(path).name
-        caption = f"{name} after session {run.session}; true labels: {', '.join(labels)}"
-        drawings.append((caption, draw(explain(run, pixels), name)))
+        caption = f"{Path(path).name} after session {run.session}; true labels: {', '.join(labels)}"
+        has_file = Path(path).is_file()  # images of a built-in data set have none
+        photo = decode_photo(path, ON_PAGE, run.config.settings.megapixels) if has_file else None
+        drawings.append((caption, draw(explain(run, pixels, photo=photo), ON_PAGE)))
     return drawings
-
-
-def _in_proportion(square: NDArray[np.uint8], file: Path, megapixels: float) -> NDArray[np.uint8]:
-    """The square picture (size, size, 3), stretched to the proportions of its file unless they are extreme."""
-    header = inspect(str(file), read_content(str(file)), megapixels)
-    aspect = min(max(header.height / header.width, 0.5), 1.5)
-    size = len(square)
-    shape = (size, round(size * aspect)) if aspect < 1 else (round(size / aspect), size)  # width, height
-    return np.asarray(Image.fromarray(square).resize(shape, Image.Resampling.BICUBIC))
 
 
 def _by_variety(present: NDArray[np.bool_], sessions: NDArray[np.int64]) -> Iterator[int]:

@@ -57,7 +57,7 @@ _TEXTS = {
     "cost": ("Cost", ""),
     "attention": (
         "Where the models look",
-        "Where in a test image a model finds each tag, and where the parts learned in each session look.",
+        "The tags of a few test images, and where in them a model finds each.",
     ),
     "environment": ("Environment", ""),
 }

@@ -1,62 +1,57 @@
-"""What a trained model sees in an image: the evidence for each tag, and where each session's token attends."""
+"""What a trained model sees in an image: its tags, and where in the image the evidence for each of them is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..data.decoding import resized
 from ..models.analytic import AnalyticTagger
 from ..models.tagger import TaggerNet
 from .tagger import Tagger
 
-MOST = 4  # tags that fit in one row of panels
+MOST = 10  # tags of one image
+EVIDENCE_WINDOW = 0.4  # side of the windows that show where a closed-form head finds a class, as a part of the map's
 
 
-class Tag(NamedTuple):
-    """A tag that the model gives to an image.
+class ExplainedTag(NamedTuple):
+    """A tag that the model gives to an image, or would give next.
 
     Attributes:
         name: the class.
         score: its probability.
-        session: the session in which it was learned, counted from 1.
-        map: float32 (h, w), at least 0: the evidence for the tag at each position of the feature map.
+        threshold: the score from which on the class counts as present.
+        is_present: whether the score reaches it.
+        session: the session in which the class was learned, counted from 1.
+        map: float32 (h, w), how far the evidence at each place exceeds the median over all places, at least 0.
     """
 
     name: str
     score: float
+    threshold: float
+    is_present: bool
     session: int
     map: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(NamedTuple):
     """The tags of an image, and the evidence for them.
 
     Attributes:
         pixels: uint8 (H, W, 3), the image.
-        tags: in the order of their scores, the highest first.
-        attention: float32 (t, h, w), share of each session's attention at each position, averaged over heads;
-            (0, h, w) for a model without cross-attention.
-        by_head: float32 (t, heads), share of the attention that falls on the image rather than on tokens.
+        tags: in the order of their scores, the highest first; if none is present, the one nearest to its threshold.
     """
 
     pixels: NDArray[np.uint8]
-    tags: tuple[Tag, ...]
-    attention: NDArray[np.float32]
-    by_head: NDArray[np.float32]
-
-    @property
-    def masses(self) -> NDArray[np.float32]:
-        """(t,), share of each session's attention that falls on the image."""
-        shares: NDArray[np.float32] = self.attention.sum(axis=(1, 2))
-        return shares
+    tags: tuple[ExplainedTag, ...]
 
 
 def class_activation(tagger: TaggerNet, features: Tensor) -> Tensor:
@@ -90,35 +85,63 @@ def relevance(tagger: TaggerNet, features: Tensor, columns: Sequence[int]) -> Te
     return evidence[:, : height * width].reshape(-1, height, width)  # without the tokens
 
 
-def explain(run: Tagger, pixels: NDArray[np.uint8], threshold: float | None = None, most: int = MOST) -> Explanation:
-    """Tag an image and find the evidence for each tag.
-
-    The map of a tag is its `relevance` for a model with cross-attention, the positive part of its `class_activation`
-    for linear heads, and the positive part of its score window by window for heads solved in closed form.
+def window_evidence(tagger: AnalyticTagger, features: Tensor, whole: Tensor) -> Tensor:
+    """The scores of the windows around all places of a feature map; at its edge a window is cut.
 
     Arguments:
-        pixels: uint8 (H, W, 3), of any size.
-        threshold: the lowest score of a tag; None for the thresholds stored with the model, or 0.8 if it has none. If
-            no class reaches it, the best one is the only tag.
+        features: (1, C, h, w), of the image at any resolution.
+        whole: (1, C, h', w'), of the image as it is scored; an embedding of the whole image comes from it.
+
+    Returns:
+        (1, K, h, w).
+    """
+    sides = [2 * round((EVIDENCE_WINDOW * side - 1) / 2) + 1 for side in features.shape[-2:]]  # odd
+    halves = [side // 2 for side in sides]
+    pooled = F.avg_pool2d(features, sides, stride=1, padding=halves, count_include_pad=False).movedim(1, -1)
+    described = pooled.sign() * pooled.abs() ** tagger.power  # (1, h, w, C)
+    if tagger.attention is not None:
+        embedded = tagger.attention(whole)[0]  # (1, e)
+        described = torch.cat([described, embedded.expand(*described.shape[:-1], -1)], dim=-1)
+    return (tagger.expand(described) @ tagger.weights).movedim(-1, 1)
+
+
+def explain(
+    run: Tagger,
+    pixels: NDArray[np.uint8],
+    threshold: float | None = None,
+    most: int = MOST,
+    photo: NDArray[np.uint8] | None = None,
+) -> Explanation:
+    """Tag an image and find the evidence for each tag.
+
+    The map of a tag comes from its `relevance` for a model with cross-attention, from its `class_activation` for linear
+    heads, and from its `window_evidence` for heads solved in closed form.
+
+    Arguments:
+        pixels: uint8 (H, W, 3), of any size; what is scored.
+        threshold: the lowest score of a tag; None for the thresholds stored with the model, or 0.8 if it has none.
         most: maximum number of tags.
+        photo: uint8 (H, W, 3), the same image in its own proportions and with more detail; None if there is no other.
 
     Raises:
         UserError: the model has no maps.
     """
     check_has_maps(run)
-    tagger, images = run.method.tagger, run.prepare(pixels[None])
+    photo = pixels if photo is None else photo
+    images = run.prepare(pixels[None])
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
-        features = tagger.backbone(images)  # (1, C, h, w)
-    is_tag = scores > run.thresholds if threshold is None else scores >= threshold
+        features = run.method.tagger.backbone(images)  # (1, C, h, w)
+    lowest, is_tag = _decide(run, scores, threshold)
     best_first = np.argsort(-scores, kind="stable")
-    shown = [int(column) for column in best_first if is_tag[column]][:most] or [int(best_first[0])]
-    maps = _maps(tagger, features, shown).numpy()
+    nearest = int(np.argmax(scores - lowest))
+    shown = [int(column) for column in best_first if is_tag[column]][:most] or [nearest]
+    maps = _above_median(_maps(run, features, photo, shown))
     tags = [
-        Tag(run.classes[column], float(scores[column]), run.session_of(column), one)
-        for column, one in zip(shown, maps, strict=True)
+        ExplainedTag(run.classes[k], float(scores[k]), float(lowest[k]), bool(is_tag[k]), run.session_of(k), one)
+        for k, one in zip(shown, maps, strict=True)
     ]
-    return Explanation(pixels, tuple(tags), *_session_attention(tagger, features))
+    return Explanation(photo, tuple(tags))
 
 
 def check_has_maps(run: Tagger) -> None:
@@ -139,19 +162,44 @@ def check_has_maps(run: Tagger) -> None:
         )
 
 
-def _maps(tagger: TaggerNet, features: Tensor, columns: Sequence[int]) -> Tensor:
+def _decide(
+    run: Tagger, scores: NDArray[np.float32], threshold: float | None
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The threshold of each class, and whether it is present, both (K,)."""
+    if threshold is None:
+        return run.thresholds, scores > run.thresholds
+    return run.thresholds_for(threshold), scores >= threshold
+
+
+def _maps(run: Tagger, features: Tensor, photo: NDArray[np.uint8], columns: Sequence[int]) -> Tensor:
+    """The evidence for n classes, (n, h, w)."""
+    tagger = run.method.tagger
     if isinstance(tagger, AnalyticTagger):
-        return tagger.evidence(features)[0, list(columns)].clamp(min=0)
+        with torch.no_grad():
+            fine = _fine_features(run, photo)
+            coarse = window_evidence(tagger, features, features)[:, list(columns)]
+            size = (fine.shape[2], fine.shape[3])
+            near = window_evidence(tagger, fine, features)[:, list(columns)]
+            return (near + F.interpolate(coarse, size, mode="bicubic", align_corners=False))[0]
     if tagger.attention is not None:
         return relevance(tagger, features, columns)
-    return class_activation(tagger, features)[0, list(columns)].clamp(min=0)
+    return class_activation(tagger, features)[0, list(columns)]
 
 
-@torch.no_grad()
-def _session_attention(tagger: TaggerNet, features: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """`attention` (t, h, w) and `by_head` (t, heads) of an `Explanation`."""
-    height, width = features.shape[-2:]
-    if tagger.attention is None or isinstance(tagger, AnalyticTagger):
-        return np.zeros((0, height, width), np.float32), np.zeros((0, 0), np.float32)
-    weights = tagger.attention.weights(features)[:, 0, :, : height * width]  # (t, heads, h * w)
-    return weights.mean(1).reshape(-1, height, width).numpy(), weights.sum(2).numpy()
+def _fine_features(run: Tagger, photo: NDArray[np.uint8]) -> Tensor:
+    """The feature map of an image at twice the resolution, (1, C, 2h, 2w), quarter by quarter.
+
+    The quarters are images of the size that the backbone was made for, which a transformer needs.
+    """
+    size = run.config.settings.image_size
+    large = resized(Image.fromarray(photo), 2 * size)
+    quarters = large.reshape(2, size, 2, size, 3).swapaxes(1, 2).reshape(4, size, size, 3)
+    features = run.method.tagger.backbone(run.prepare(quarters))  # (4, C, h, w)
+    upper, lower = (torch.cat([left, right], dim=-1) for left, right in features.reshape(2, 2, *features.shape[1:]))
+    return torch.cat([upper, lower], dim=-2)[None]
+
+
+def _above_median(maps: Tensor) -> NDArray[np.float32]:
+    """What (n, h, w) maps exceed their medians by: what is everywhere says nothing about where."""
+    middle = maps.flatten(1).median(dim=1).values[:, None, None]
+    return (maps - middle).clamp(min=0).numpy()

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.errors import UserError, unknown_name
 from ..core.words import counted, listed
 from ..data.augmentation import normalise
-from ..data.decoding import decode, resized, upright_rgb
+from ..data.decoding import decode, decode_photo, resized, upright_rgb
 from ..data.pixels import MemoryPixels
 from ..evaluation.calibration import DEFAULT_THRESHOLD, Calibration, stored_thresholds
 from ..evaluation.metrics import Floats
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 # A file, a PIL image of any mode, or pixels (H, W), (H, W, 3) or (H, W, 4) as bytes, bools or numbers from 0 to 1.
 Picture = str | Path | Image.Image | NDArray[Any]
+
+
+PHOTO_SIDE = 1000  # pixels of the longer side of a photo that is explained
 
 
 class Tag(NamedTuple):
@@ -178,11 +181,24 @@ class Tagger:
         vars(self).update(vars(learned))
         return report
 
-    def explain(self, image: Picture, *, threshold: float | None = None, most: int = 4) -> Explanation:
-        """The tags of a picture, and where in it the evidence for each lies; see `mlcil.serving.explanation`."""
+    def explain(self, image: Picture, *, threshold: float | None = None, most: int = 10) -> Explanation:
+        """The tags of a picture, and where in it the evidence for each lies.
+
+        Arguments:
+            image: as for `predict`.
+            threshold: the lowest score of a tag; None for the thresholds of the tagger.
+            most: maximum number of tags.
+
+        Raises:
+            UserError: the picture cannot be read, or the method's scores do not belong to places.
+        """
         from .explanation import explain
 
-        return explain(self, self.square(image), threshold, most)
+        if isinstance(image, str | Path):
+            photo = decode_photo(str(image), PHOTO_SIDE, self.config.settings.megapixels)
+        else:
+            photo = np.asarray(upright_rgb(image if isinstance(image, Image.Image) else picture_of(image)))
+        return explain(self, self.square(image), threshold, most, photo)
 
     def predict(
         self,
