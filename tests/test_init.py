@@ -33,7 +33,17 @@ def runs(tmp_path_factory):
 def test_every_public_name_is_there_and_documented():
     assert set(dir(mlcil)) == {
         *FUNCTIONS,
-        *("Method", "MethodConfig", "Rehearsal", "UserError", "option", "testing", "__version__"),
+        *(
+            "Method",
+            "MethodConfig",
+            "Prediction",
+            "Rehearsal",
+            "Tagger",
+            "UserError",
+            "option",
+            "testing",
+            "__version__",
+        ),
     }
     for name in set(dir(mlcil)) - {"__version__"}:
         assert inspect.getdoc(getattr(mlcil, name)), name
@@ -64,7 +74,9 @@ def test_a_trained_run_tags_images(runs, tmp_path):
     for folder, results in runs.items():
         run = mlcil.load(folder)
         assert run.classes == tuple("0123")
-        assert run.predict([tmp_path / "photo.png"]).shape == (1, 4)
+        assert run.scores([tmp_path / "photo.png"]).shape == (1, 4)
+        (prediction,) = run.predict([tmp_path / "photo.png"], top=2)
+        assert len(prediction.tags) == 2
         assert mlcil.load(str(folder), session=1).classes == tuple("01")
         assert results.last_map == results.sessions[-1].map
 

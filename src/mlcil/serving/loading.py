@@ -62,8 +62,8 @@ def open_run(path: Path, session: int | None = None) -> Tagger:
         session_from_dict(load_state(folder.state_file(one), False)[1]["result"]) for one in range(1, number + 1)
     ]
     steps = tuple(_step_of(one, config.settings.data, folder) for one in results)
-    first = {name: step for step in steps for name in step.new_labels}
-    facts = tuple(LabelFacts(name, first[name].number, first[name].learned) for name in classes)
+    first = [steps[min(place, number - 1)] for place, size in enumerate(method.tagger.sizes) for _ in range(size)]
+    facts = tuple(LabelFacts(name, step.number, step.learned) for name, step in zip(classes, first, strict=True))
     tagger = Tagger(config, method, facts, steps, calibration, None, weights_text(config), path)
     return _with_test_results(tagger, scores_file(path, number))
 

@@ -56,7 +56,7 @@ def change(folder, **values):
 def test_scores_are_those_of_the_model_that_was_trained(trained, name, session):
     stored = load_scores(scores_file(trained[name], session))
     pixels = load(VARIANTS[name]["data"], None).test.pixels[stored.rows]
-    assert np.array_equal(open_run(trained[name], session).predict(pixels), stored.scores)
+    assert np.array_equal(open_run(trained[name], session).scores(pixels), stored.scores)
 
 
 def test_an_image_may_be_a_file_an_image_of_pillow_or_an_array(trained, tmp_path):
@@ -64,21 +64,21 @@ def test_an_image_may_be_a_file_an_image_of_pillow_or_an_array(trained, tmp_path
     picture, file = Image.fromarray(pixels), tmp_path / "a.png"
     picture.save(file)
     run = open_run(trained["ft"])
-    scores = run.predict([str(file), file, picture, pixels])
+    scores = run.scores([str(file), file, picture, pixels])
     assert scores.shape == (4, 7)
-    alone = run.predict(file)
+    alone = run.scores(file)
     for one in (picture, pixels, pixels[None]):
-        assert np.array_equal(run.predict(one), alone)
+        assert np.array_equal(run.scores(one), alone)
     np.testing.assert_allclose(scores, np.repeat(alone, 4, axis=0), atol=1e-6)  # a batch of four rounds differently
-    with pytest.raises(UserError, match=r"got an array of float64 \(3, 4\), expected an image of uint8 \(H, W, 3\)"):
-        run.predict([np.zeros((3, 4))])
+    with pytest.raises(UserError, match=r"got an array of int64 \(3, 4\), expected an image \(H, W\), \(H, W, 3\) or"):
+        run.scores([np.zeros((3, 4), np.int64)])
 
 
 def test_a_file_may_be_as_large_as_in_training(copied, tmp_path):
     file = tmp_path / "a.png"
     Image.new("RGB", (40, 30)).save(file)
     change(copied, megapixels=0.0012)
-    assert open_run(copied).predict(file).shape == (1, 7)
+    assert open_run(copied).scores(file).shape == (1, 7)
     change(copied, megapixels=0.0011)
     run = open_run(copied)
     for read in (run.predict, lambda path: read_images(run, [path])):
@@ -106,7 +106,8 @@ def test_the_calibration_comes_with_the_model(trained):
 
 def test_a_run_without_a_validation_part_has_no_calibration(trained):
     run = open_run(trained["ft"])
-    assert run.calibration is run.thresholds is None
+    assert run.calibration is None
+    assert run.thresholds.tolist() == [0.8] * 7
 
 
 def test_a_methods_own_thresholds_come_first(trained, monkeypatch):
@@ -125,14 +126,14 @@ def test_a_calibration_that_does_not_fit(copied, calibration):
 
 
 def test_no_image_gives_no_score(trained):
-    assert open_run(trained["ft"]).predict(np.empty((0, 16, 16, 3), np.uint8)).shape == (0, 7)
+    assert open_run(trained["ft"]).scores(np.empty((0, 16, 16, 3), np.uint8)).shape == (0, 7)
 
 
 def test_neither_data_nor_weights_nor_results_are_needed(trained, copied):
     change(copied, data="coco:/nowhere", weights="/nowhere/weights.safetensors")
     (copied / "results.json").unlink()
     pixels = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), np.uint8)
-    assert np.array_equal(open_run(copied).predict(pixels), open_run(trained["krt"]).predict(pixels))
+    assert np.array_equal(open_run(copied).scores(pixels), open_run(trained["krt"]).scores(pixels))
 
 
 def test_the_callers_random_numbers_go_on_as_if_nothing_had_happened(trained):
