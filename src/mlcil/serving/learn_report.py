@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..core.words import counted, listed
 from ..data.images import Finding, Level
@@ -17,10 +18,9 @@ from ..methods.analytic import Analytic
 from ..methods.base import Method
 from ..models.ledger import Ledger
 from ..training.config import RunSettings
-from ..training.prepare import Say, open_contents
 from ..training.progress import duration
 from .measuring import quality
-from .step_data import StepData, in_columns, read_images, with_denials
+from .step_data import StepData
 from .tagger import LabelFacts, Tagger
 
 TIMED = 8  # images by which the speed of the network is measured
@@ -124,14 +124,8 @@ def _seconds_per_image(method: Method, settings: RunSettings) -> float:
     return (time.monotonic() - began) / TIMED
 
 
-def changes_of_old(before: Tagger, after: Tagger, check: str | None, images: str | None, say: Say) -> list[LabelChange]:
-    """What learning did to the labels that the tagger knew before: measured on a table, or estimated from the sums.
-
-    Raises:
-        UserError: the table cannot be read, or knows none of the labels.
-    """
-    if check is not None:
-        return _checked(before, after, check, images, say)
+def estimated_changes(before: Tagger, after: Tagger) -> list[LabelChange]:
+    """What learning did to the labels that the tagger knew before, estimated from the sums; nothing without sums."""
     if not (isinstance(before.method, Analytic) and isinstance(after.method, Analytic)):
         return []
     was, now = _estimate(before), _estimate(after)
@@ -147,43 +141,23 @@ def _estimate(tagger: Tagger) -> dict[str, Quality]:
     return {name: Quality(*map(_or_none, row)) for name, row in zip(tagger.classes, rows, strict=True)}
 
 
-def _checked(before: Tagger, after: Tagger, check: str, images: str | None, say: Say) -> list[LabelChange]:
-    settings = after.config.settings
-    found = read_images(check, images, open_contents(settings, say), holds_out=False)
-    parts = [in_columns(with_denials(one)[0], before.classes) for one in (found.train, found.test) if len(one)]
-    paths = [path for one in parts for path in one.paths]
-    labels = np.concatenate([one.labels for one in parts])
-    say(f"measuring on {counted(len(paths), 'photo')} of {check}")
-    kept, was, now = score_files(paths, (before, after))
-    how = f"measured on {counted(len(kept), 'photo')} of {check}"
-    changes = []
-    old, new = (_qualities(t, s, labels[kept]) for t, s in ((before, was), (after, now[:, : len(before.classes)])))
+def measured_changes(
+    before: Tagger, after: Tagger, scores: tuple[Any, Any], labels: NDArray[np.int8], words: str
+) -> list[LabelChange]:
+    """What learning did to the labels that the tagger knew before, measured on photos.
+
+    Arguments:
+        scores: (N, K) of the tagger before, and (N, K') of the one after.
+        labels: int8 (N, K) of the labels that it knew before.
+        words: what the photos are.
+    """
+    known, changes = len(before.classes), []
+    old, new = _qualities(before, scores[0], labels), _qualities(after, scores[1][:, :known], labels)
     for place, name in enumerate(before.classes):
         if new[place].ap is not None:
-            facts = replace(after.labels[place], **new[place]._asdict(), measured=how.removeprefix("measured on "))
-            changes.append(LabelChange(name, old[place], new[place], how, facts))
+            facts = replace(after.labels[place], **new[place]._asdict(), measured=words)
+            changes.append(LabelChange(name, old[place], new[place], f"measured on {words}", facts))
     return changes
-
-
-def score_files(paths: Sequence[str], taggers: Sequence[Tagger]) -> tuple[Any, ...]:
-    """The places of the photos that can be read, and their scores (n, K) by each tagger."""
-    from ..data.decoding import BadImage
-
-    kept, size = [], taggers[0].config.settings.batch_size
-    scores: list[list[Any]] = [[] for _ in taggers]
-    for start in range(0, len(paths), size):
-        squares = []
-        for place in range(start, min(start + size, len(paths))):
-            try:
-                squares.append(taggers[0].square(paths[place]))
-                kept.append(place)
-            except BadImage:
-                continue
-        if squares:
-            for one, into in zip(taggers, scores, strict=True):
-                into.append(one.score_pixels(np.stack(squares)))
-    empty = [np.empty((0, len(one.classes)), np.float32) for one in taggers]
-    return np.array(kept, np.int64), *(np.concatenate([e, *s]) for e, s in zip(empty, scores, strict=True))
 
 
 def _qualities(tagger: Tagger, scores: Any, labels: Any) -> list[Quality]:

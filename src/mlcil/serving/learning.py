@@ -19,6 +19,7 @@ from rich.console import Console
 from ..core.errors import UserError
 from ..core.files import read_json, write_json
 from ..core.state import State
+from ..core.words import counted
 from ..data.images import PRESENT
 from ..data.protocol import Session, Validation
 from ..evaluation.calibration import Calibration
@@ -31,12 +32,12 @@ from ..training.launch import launch
 from ..training.learner import Learner
 from ..training.prepare import make_feed, prepare_method
 from ..training.progress import Reporter
-from .learn_report import LabelChange, LearnReport, Plan, changes_of_old, make_plan, too_similar
+from .learn_report import LabelChange, LearnReport, Plan, estimated_changes, make_plan, measured_changes, too_similar
 from .loading import weights_text
 from .measuring import measured
 from .restoring import restored
 from .starting import start_config
-from .step_data import Photos, StepData, read_step
+from .step_data import Photos, StepData, read_check, read_step
 from .tagger import LabelFacts, Step, Tagger
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
@@ -122,7 +123,7 @@ class _Lesson:
         """Read, plan, learn, measure."""
         began = time.monotonic()
         known = () if self.before is None else self.before.classes
-        step = self._read(known)
+        step, check = self._read(known), self._read_check(known)
         fabric = launch(self.settings)
         method = self._method(len(step.train.images.classes))
         plan = make_plan(step, self._ledger(), method, self.settings)
@@ -133,7 +134,7 @@ class _Lesson:
         after = self._tagger(step, method, calibration, plan)
         after, words = self._measured(after, step, session, fabric)
         similar = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
-        changes = self._changes(after)
+        changes = self._changes(after, check, fabric)
         checked = [one.facts for one in changes if one.facts is not None]
         report = LearnReport(
             plan, step.stated, words, tuple(changes), (*step.findings, *similar), time.monotonic() - began
@@ -165,6 +166,15 @@ class _Lesson:
         if not self.is_closed_form and not step.new_labels:
             raise UserError(f"{self.settings.method} learns new labels only, and the table has none; see mlcil methods")
         return step
+
+    def _read_check(self, known: tuple[str, ...]) -> Photos | None:
+        """The photos on which the labels that the tagger knew before are measured, if there are any."""
+        if self.options.check is None or not known:
+            return None
+        photos = read_check(self.options.check, self.settings, known, self.reporter.say)
+        for reason in photos.bad:
+            self.reporter.say(f"left out: {reason}")
+        return photos
 
     def _ledger(self) -> Any:
         return self.before.method.ledger if self.before and isinstance(self.before.method, Analytic) else None
@@ -254,10 +264,14 @@ class _Lesson:
         method.tagger.cpu()
         return found
 
-    def _changes(self, after: Tagger) -> list[LabelChange]:
+    def _changes(self, after: Tagger, check: Photos | None, fabric: Fabric) -> list[LabelChange]:
         if self.before is None:
             return []
-        return changes_of_old(self.before, after, self.options.check, self.options.images, self.reporter.say)
+        if check is None:
+            return estimated_changes(self.before, after)
+        scores = self._score(self.before, check, fabric), self._score(after, check, fabric)
+        words = f"{counted(len(check.rows), 'photo')} of {Path(str(self.options.check)).name}"
+        return measured_changes(self.before, after, scores, check.images.labels, words)
 
 
 def make_session(step: StepData, number: int, validation: float) -> Session:

@@ -100,6 +100,35 @@ def read_step(
     return replace(step, findings=(*found.findings, *_review(step, known)))
 
 
+def read_check(data: str, settings: RunSettings, known: Sequence[str], say: Say) -> Photos:
+    """Read a table to measure the labels `known` on, whatever part its photos are for.
+
+    Raises:
+        UserError: it cannot be read, or has none of the labels.
+    """
+    contents = open_contents(settings, say)
+    found = read_images(data, settings.images, contents, holds_out=False)
+    train, test = (with_denials(one)[0] for one in (found.train, found.test))
+    if not set(train.classes) & set(known):
+        raise UserError(f"{data} has none of the labels that the tagger knows ({listed(known)})")
+    whole = joined(in_columns(train, known), in_columns(test, known))
+    return _opened(fingerprinted(whole, contents), settings, contents, say)
+
+
+def joined(first: LabelledImages, second: LabelledImages) -> LabelledImages:
+    """The images of two parts with the same columns, one after another."""
+    digests = None if first.digests is None or second.digests is None else first.digests + second.digests
+    in_memory = None if first.pixels is None or second.pixels is None else [first.pixels, second.pixels]
+    return replace(
+        first,
+        paths=first.paths + second.paths,
+        labels=np.concatenate([first.labels, second.labels]),
+        digests=digests,
+        pixels=None if in_memory is None else np.concatenate(in_memory),
+        arrivals=None,
+    )
+
+
 def read_images(data: str, images: str | None, contents: Contents, holds_out: bool) -> DataSet:
     """Read a table or any other data set; a part without photos stays empty."""
     found = read(data, images)
