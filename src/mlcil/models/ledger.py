@@ -12,11 +12,12 @@ said; a group that only that step brought is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -83,40 +84,43 @@ class Ledger:
         """Whether every image has a fingerprint."""
         return () not in self.groups
 
+    def by_group(self) -> dict[Group, Sums]:
+        """The sums of each group."""
+        return dict(zip(self.groups, map(Sums, self.grams, self.crosses), strict=True))
+
     def sums(self) -> Sums:
         """Over all images."""
         return sum(self.by_group().values(), Sums.empty(self.width, len(self.classes)))
 
     def counts(self) -> Counts:
         """How many images each class was looked for on, and found on; without fingerprints, all images count."""
-        sums = self.sums()
         if not self.remembers:
+            sums = self.sums()
             images = np.full(len(self.classes), round(sums.images), np.int64)
             return Counts(images, sums.positives.round().long().numpy())
         now = self.labels_now()
         return Counts((now != UNKNOWN).sum(axis=0), (now == PRESENT).sum(axis=0))
 
-    def labels_now(self, without: int | None = None) -> NDArray[np.int8]:
+    def labels_now(self, statements: Iterable[Statement] | None = None) -> NDArray[np.int8]:
         """int8 (N, K): for each image and class what was last said.
 
         Arguments:
-            without: a step to leave out.
+            statements: if only these count, in this order.
         """
         now = np.full((len(self.fingerprints), len(self.classes)), UNKNOWN, np.int8)
         column = {name: place for place, name in enumerate(self.classes)}
-        for one in self.statements:
-            if one.number != without:
-                place = np.ix_(one.rows, np.array([column[name] for name in one.classes], np.int64))
-                now[place] = np.where(one.labels == UNKNOWN, now[place], one.labels)
+        for one in self.statements if statements is None else statements:
+            place = np.ix_(one.rows, np.array([column[name] for name in one.classes], np.int64))
+            now[place] = np.where(one.labels == UNKNOWN, now[place], one.labels)
         return now
 
     def find(self, fingerprints: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) the places of these images in `fingerprints`, -1 for those that were never seen."""
-        order = np.argsort(self.fingerprints, kind="stable")
-        ranked = self.fingerprints[order]
-        places = np.searchsorted(ranked, fingerprints).clip(max=max(len(ranked) - 1, 0))
-        if not len(ranked):
+        if not len(self.fingerprints):
             return np.full(len(fingerprints), -1, np.int64)
+        order = np.argsort(self.fingerprints)
+        ranked = self.fingerprints[order]
+        places = np.searchsorted(ranked, fingerprints).clip(max=len(ranked) - 1)
         return np.where(ranked[places] == fingerprints, order[places], -1)
 
     def with_classes(self, classes: Sequence[str]) -> Ledger:
@@ -126,15 +130,13 @@ class Ledger:
         """
         place = {name: column for column, name in enumerate(self.classes)}
         source = [place.get(name) for name in classes]
+        statements = []
+        for one in self.statements:
+            kept = [column for column, name in enumerate(one.classes) if name in classes]
+            stated = tuple(one.classes[column] for column in kept)
+            statements.append(one._replace(classes=stated, labels=one.labels[:, kept]))
         crosses = tuple(one.with_columns(source).cross for one in self.by_group().values())
-        kept = [[column for column, name in enumerate(one.classes) if name in set(classes)] for one in self.statements]
-        return replace(
-            self,
-            classes=tuple(classes),
-            crosses=crosses,
-            stated=tuple(tuple(one.classes[k] for k in own) for one, own in zip(self.statements, kept, strict=True)),
-            labels=tuple(one.labels[:, own] for one, own in zip(self.statements, kept, strict=True)),
-        )
+        return replace(self, classes=tuple(classes), crosses=crosses).with_statements(statements)
 
     def without_class(self, name: str) -> Ledger:
         """As if the labels of one class had never been given."""
@@ -148,8 +150,9 @@ class Ledger:
             raise unknown_name("label", old, self.classes)
         if new in self.classes:
             raise UserError(f"cannot rename {old!r} to {new!r}: there is a label of that name already")
-        change = {old: new}
-        classes, *stated = (tuple(change.get(one, one) for one in names) for names in (self.classes, *self.stated))
+        classes, *stated = (
+            tuple(new if one == old else one for one in names) for names in (self.classes, *self.stated)
+        )
         return replace(self, classes=classes, stated=tuple(stated))
 
     def with_images(self, described: Tensor, labels: NDArray[np.int8], expand: Expand) -> Ledger:
@@ -159,8 +162,8 @@ class Ledger:
             described: (n, p), what `expand` makes features of.
             labels: int8 (n, K); what is unknown counts as absent.
         """
-        added = Sums.of(described, labels == PRESENT, expand, self.width)
-        return self._with_sums(self.by_group() | {(): self.by_group().get((), self._nothing()) + added})
+        sums, added = self.by_group(), Sums.of(described, labels == PRESENT, expand, self.width)
+        return self.with_sums(sums | {(): sums[()] + added if () in sums else added})
 
     def with_step(
         self,
@@ -178,113 +181,106 @@ class Ledger:
             described: (n, p), what `expand` makes features of.
             labels: int8 (n, K); unknown says nothing, and anything else replaces what was said before.
         """
+        if number <= (last := max(self.numbers, default=0)):
+            raise UserError(f"step {number} cannot be learned after step {last}; its number must be higher")
         fingerprints, described, labels = _each_once(fingerprints, described, labels)
-        rows, all_fingerprints = self.placed(fingerprints)
+        rows, placed = self.placed(fingerprints)
         is_stated = (labels != UNKNOWN).any(axis=0)
-        group_of = np.concatenate([self.group_of, np.full(len(all_fingerprints) - len(self.group_of), -1, np.int64)])
-        told = replace(
-            self,
-            fingerprints=all_fingerprints,
-            group_of=group_of,
-            numbers=(*self.numbers, number),
-            stated=(*self.stated, tuple(np.array(self.classes, object)[is_stated])),
-            rows=(*self.rows, rows),
-            labels=(*self.labels, labels[:, is_stated]),
-        )
-        before, now = self.labels_now() == PRESENT, told.labels_now() == PRESENT
+        stated = tuple(name for name, one in zip(self.classes, is_stated, strict=True) if one)
+        told = placed.with_statements([*self.statements, Statement(number, stated, rows, labels[:, is_stated])])
+        before = placed.labels_now()[rows]
+        now = np.where(labels == UNKNOWN, before, labels)
         sums, moved = self.by_group(), {}
-        for place in np.unique(group_of[rows]):
-            chosen = np.flatnonzero(group_of[rows] == place)
-            there = rows[chosen]
-            known = self.groups[place] if place >= 0 else ()
-            key = (*known, number)
-            sums[key], moved[key] = Sums.of(described[chosen], now[there], expand, self.width), there
-            if place >= 0:
-                gone = Sums.of(described[chosen], before[there], expand, self.width)
-                is_whole = len(there) == (self.group_of == place).sum()
-                sums[known] = self._nothing() if is_whole else sums[known] - gone
-        return told._with_sums(sums, moved)
+        for place in np.unique(placed.group_of[rows]):
+            chosen = np.flatnonzero(placed.group_of[rows] == place)
+            group = self.groups[place] if place >= 0 else ()
+            if place >= 0:  # if the whole group moves, it is dropped
+                sums[group] -= Sums.of(described[chosen], before[chosen] == PRESENT, expand, self.width)
+            key = (*group, number)
+            sums[key] = Sums.of(described[chosen], now[chosen] == PRESENT, expand, self.width)
+            moved[key] = rows[chosen]
+        return told.with_sums(sums, moved)
 
     def without_step(self, number: int) -> Ledger:
-        """As if a step had never been.
-
-        Images that only this step brought are gone. Of the others, the labels that only this step gave are gone.
+        """As if a step had never been: what only it brought or said is gone, and what it replaced is back.
 
         Raises:
-            UserError: there is no such step, or it changed or completed what an earlier step had said about the same
-                image: what the sums would be without that cannot be told any more.
+            UserError: there is no such step, or what it replaced cannot be told. Images that came with the same steps
+                have one sum for each class. Where a step changed which of them show a class, in correcting or in
+                completing the labels of earlier steps, the sum from before is known if all of them or none showed it.
         """
         if number not in self.numbers:
             raise unknown_name("step", str(number), map(str, self.numbers))
-        now, without = self.labels_now() == PRESENT, self.labels_now(without=number) == PRESENT
+        statements = [one for one in self.statements if one.number != number]
+        now, without = self.labels_now() == PRESENT, self.labels_now(statements) == PRESENT
         sums: dict[Group, Sums] = {}
+        new_place = np.full(len(self.groups), -1, np.int64)
         for place, (group, one) in enumerate(self.by_group().items()):
             left = tuple(step for step in group if step != number)
-            if not left and group:
-                continue
-            there = self.group_of == place
-            own = one if left == group else self._reduced(number, one, now[there], without[there])
-            sums[left] = sums.get(left, self._nothing()) + own
-        return self._without(number, sums)
+            if left or not group:
+                there = self.group_of == place
+                own = one if left == group else self._undone(number, one, now[there], without[there])
+                sums[left] = sums[left] + own if left in sums else own
+                new_place[place] = list(sums).index(left)
+        group_of = new_place[self.group_of]
+        stays = group_of >= 0
+        new_row = np.cumsum(stays) - 1
+        kept = [one._replace(rows=new_row[one.rows]) for one in statements]
+        ledger = replace(self, fingerprints=self.fingerprints[stays], group_of=group_of[stays])
+        gone = set(self.stated[self.numbers.index(number)]) - {name for one in kept for name in one.classes}
+        names = [name for name in self.classes if name not in gone or not self.remembers]
+        return ledger.with_statements(kept).with_sums(sums).with_classes(names)
 
-    def _reduced(self, number: int, sums: Sums, now: NDArray[np.bool_], without: NDArray[np.bool_]) -> Sums:
+    def _undone(self, number: int, sums: Sums, now: NDArray[np.bool_], without: NDArray[np.bool_]) -> Sums:
         """The sums of one group, labels (n, K) now, with the labels that there would be without a step."""
         differs = (now != without).any(axis=0)
-        if (blocked := differs & without.any(axis=0)).any():
+        if (blocked := differs & without.any(axis=0) & ~without.all(axis=0)).any():
             names = listed([name for name, one in zip(self.classes, blocked, strict=True) if one])
             raise UserError(
                 f"step {number} cannot be taken back: it changed labels that an earlier step had given to the same "
                 f"photos ({names}), and the photos would be needed to undo that. Learn a table that says what is right"
             )
-        return sums.with_columns([None if gone else column for column, gone in enumerate(differs)])
+        # Where all images of the group showed a class, its column is the sum of their features; where none did, zero.
+        whole = sums.total[:, None] * torch.from_numpy(without[0]).double()
+        return Sums(sums.gram, torch.where(torch.from_numpy(differs), whole, sums.cross))
 
-    def _without(self, number: int, sums: dict[Group, Sums]) -> Ledger:
-        """The ledger with these sums, without a step's statement and without what only it had."""
-        kept = [place for place, one in enumerate(self.numbers) if one != number]
-        stays = np.array([self.groups[place] != (number,) for place in self.group_of], bool)
-        new_row = np.cumsum(stays) - 1
-        keys = list(sums)
-        left = [tuple(step for step in self.groups[place] if step != number) for place in self.group_of[stays]]
-        ledger = replace(
-            self,
-            fingerprints=self.fingerprints[stays],
-            group_of=np.array([keys.index(group) for group in left], np.int64),
-            numbers=tuple(self.numbers[place] for place in kept),
-            stated=tuple(self.stated[place] for place in kept),
-            rows=tuple(new_row[self.rows[place]] for place in kept),
-            labels=tuple(self.labels[place] for place in kept),
-        )._with_sums(sums)
-        used = {name for names in ledger.stated for name in names}
-        return ledger.with_classes([name for name in self.classes if name in used or not self.remembers])
-
-    def placed(self, fingerprints: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of images, (n,), and the fingerprints of all images, old and new."""
+    def placed(self, fingerprints: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ledger]:
+        """The rows of images, (n,), and a ledger with all of them; the new ones are in no group yet (-1)."""
         rows = self.find(fingerprints)
         is_new = rows < 0
         rows[is_new] = len(self.fingerprints) + np.arange(is_new.sum())
-        return rows, np.concatenate([self.fingerprints, fingerprints[is_new]])
+        everything = np.concatenate([self.fingerprints, fingerprints[is_new]])
+        group_of = np.concatenate([self.group_of, np.full(is_new.sum(), -1, np.int64)])
+        return rows, replace(self, fingerprints=everything, group_of=group_of)
 
-    def _nothing(self) -> Sums:
-        return Sums.empty(self.width, len(self.classes))
+    def with_statements(self, statements: Sequence[Statement]) -> Ledger:
+        """With these statements in place of all others, and the sums as they are."""
+        return replace(
+            self,
+            numbers=tuple(one.number for one in statements),
+            stated=tuple(one.classes for one in statements),
+            rows=tuple(one.rows for one in statements),
+            labels=tuple(one.labels for one in statements),
+        )
 
-    def by_group(self) -> dict[Group, Sums]:
-        """The sums of each group."""
-        return dict(zip(self.groups, map(Sums, self.grams, self.crosses), strict=True))
+    def with_sums(self, sums: dict[Group, Sums], moved: dict[Group, NDArray[np.int64]] | None = None) -> Ledger:
+        """With these sums, whose first groups are those of `group_of`.
 
-    def _with_sums(self, sums: dict[Group, Sums], moved: dict[Group, NDArray[np.int64]] | None = None) -> Ledger:
-        """With these sums, whose first groups are those of `group_of`; `moved` images belong to another group now."""
+        Arguments:
+            moved: rows of images that belong to another group now; a group that loses all its images is dropped.
+        """
         keys = list(sums)
         group_of = self.group_of.copy()
         for key, rows in (moved or {}).items():
             group_of[rows] = keys.index(key)
-        kept = [place for place, key in enumerate(keys) if not key or (group_of == place).any()]
-        new_place = np.cumsum(np.isin(np.arange(len(keys)), kept)) - 1
+        is_kept = np.isin(np.arange(len(keys)), group_of) | np.array([not key for key in keys], bool)
+        kept = [key for key, one in zip(keys, is_kept, strict=True) if one]
         return replace(
             self,
-            group_of=new_place[group_of] if len(group_of) else group_of,
-            groups=tuple(keys[place] for place in kept),
-            grams=tuple(sums[keys[place]].gram for place in kept),
-            crosses=tuple(sums[keys[place]].cross for place in kept),
+            group_of=(np.cumsum(is_kept) - 1)[group_of],
+            groups=tuple(kept),
+            grams=tuple(sums[key].gram for key in kept),
+            crosses=tuple(sums[key].cross for key in kept),
         )
 
 
@@ -295,18 +291,6 @@ def _each_once(
     kept, first, of_row = np.unique(fingerprints, return_index=True, return_inverse=True)
     if len(kept) == len(fingerprints):
         return fingerprints, described, labels
-    united = labels[first].copy()
+    united = labels[first]
     np.maximum.at(united, of_row, labels)
     return kept, described[first], united
-
-
-def check_same_features(first: Ledger, second: Ledger) -> None:
-    """Make sure that sums can be brought together.
-
-    Raises:
-        UserError: they are sums of different features.
-    """
-    if (first.features, first.width) != (second.features, second.width):
-        raise UserError(
-            "the two do not have the same features: they need the same backbone, weights, image size and options"
-        )

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
-from ..core.words import counted
+from ..core.words import counted, listed
 from ..data.images import PRESENT, UNKNOWN
-from .ledger import Group, Ledger, Statement, check_same_features
+from .ledger import Group, Ledger, Statement
 from .sums import Sums
+
+MIXTURES = ((1, 0), (0, 1), (1, 1))  # how often the first's and the second's sum of a class count
 
 
 def merged(first: Ledger, second: Ledger) -> Ledger:
     """Both learners' images and labels in one ledger, exactly; a class that both know is the same class.
 
-    The columns are those of `first`, then those that only `second` has. Steps that both have count once.
+    The columns are those of `first`, then those that only `second` has. Steps that both began with count once; the
+    others of `second` follow all of `first`, with new numbers.
 
     Raises:
-        UserError: the features differ, an image is not remembered, or both have seen some of the same images in a way
-            that sums cannot tell apart.
+        UserError: the features differ, an image is not remembered, the two disagree, or both have seen some of the same
+            images in a way that sums cannot tell apart.
     """
     check_same_features(first, second)
     if not (first.remembers and second.remembers):
@@ -30,90 +32,94 @@ def merged(first: Ledger, second: Ledger) -> Ledger:
     return _Merger(first.with_classes(names), second.with_classes(names)).merge()
 
 
+def check_same_features(first: Ledger, second: Ledger) -> None:
+    """Make sure that sums can be brought together.
+
+    Raises:
+        UserError: they are sums of different features.
+    """
+    if (first.features, first.width) != (second.features, second.width):
+        raise UserError(
+            "the two do not have the same features: they need the same backbone, weights, image size and options"
+        )
+
+
 class _Merger:
     """Brings two ledgers with the same columns together."""
 
     def __init__(self, first: Ledger, second: Ledger) -> None:
         self.first, self.second = first, second
-        self.places = first.find(second.fingerprints)  # (N of second,) rows of first, -1 where it lacks the image
+        self.rows, self.placed = first.placed(second.fingerprints)  # (N of second,) in the merged ledger
         self.number = self._numbers()
 
     def merge(self) -> Ledger:
         first, second = self.first, self.second
-        sums = first.by_group()
-        group_of_new: list[tuple[NDArray[np.int64], Group]] = []
-        new_key: dict[Group, Group] = {}
+        new = [one for one in second.statements if self.number[one.number] not in first.numbers]
+        self._check_agreement(new)
+        added = [one._replace(number=self.number[one.number], rows=self.rows[one.rows]) for one in new]
+        told = self.placed.with_statements([*first.statements, *added])
+        now = told.labels_now() == PRESENT  # (N, K)
+        sums, moved = first.by_group(), {}
         for place, (group, one) in enumerate(second.by_group().items()):
             there = np.flatnonzero(second.group_of == place)
+            rows = self.rows[there]
             key = tuple(sorted(self.number[step] for step in group))
-            known = self.places[there]
-            if (known < 0).all():
-                sums[key] = sums[key] + one if key in sums else one
-                group_of_new.append((there, key))
-            else:
-                old = self._same_group(there, known)
-                joined = tuple(sorted({*old, *key}))
-                sums[joined], new_key[old] = self._united(there, known, sums.pop(old), one), joined
-        return self._assembled(sums, group_of_new, new_key)
+            if (self.placed.group_of[rows] >= 0).any():
+                old = self._same_group(rows)
+                key = tuple(sorted({*old, *key}))
+                one = self._united(sums[old], one, there, now[rows])
+            sums[key], moved[key] = one, rows
+        return told.with_sums(sums, moved)
 
     def _numbers(self) -> dict[int, int]:
-        """What each step of the second is called in the merged ledger: a step of both keeps its number."""
-        found, following = {}, max(self.first.numbers, default=0)
+        """What each step of the second is called in the merged ledger: one of those that both began with as before."""
+        found, last, rest = {}, max(self.first.numbers, default=0), list(self.first.statements)
         for one in self.second.statements:
-            same = next((two.number for two in self.first.statements if self._is_same(one, two)), None)
-            following += same is None
-            found[one.number] = following if same is None else same
+            same = [place for place, two in enumerate(rest) if self._is_same(one, two)]
+            # A step of its own comes after all of the first, and what it said before another step must stay before it.
+            last, rest = (last, rest[same[0] :]) if same else (last + 1, [])
+            found[one.number] = rest.pop(0).number if same else last
         return found
 
     def _is_same(self, one: Statement, two: Statement) -> bool:
         return (
             one.classes == two.classes
-            and np.array_equal(self.second.fingerprints[one.rows], self.first.fingerprints[two.rows])
+            and np.array_equal(self.rows[one.rows], two.rows)
             and np.array_equal(one.labels, two.labels)
         )
 
-    def _same_group(self, there: NDArray[np.int64], known: NDArray[np.int64]) -> Group:
+    def _check_agreement(self, new: list[Statement]) -> None:
+        """Make sure that what each said on its own is no contradiction."""
+        shared = set(self.number.values())
+        mine = self.placed.labels_now([one for one in self.first.statements if one.number not in shared])[self.rows]
+        theirs = self.second.labels_now(new)
+        differs = ((mine != theirs) & (mine != UNKNOWN) & (theirs != UNKNOWN)).any(axis=0)
+        if differs.any():
+            names = listed([name for name, one in zip(self.first.classes, differs, strict=True) if one])
+            raise UserError(f"cannot merge: the two disagree about photos that both have seen ({names})")
+
+    def _same_group(self, rows: NDArray[np.int64]) -> Group:
         """The group of the first that has the very same images."""
-        places = np.unique(self.first.group_of[known])
-        if (known < 0).any() or len(places) > 1 or (self.first.group_of == places[0]).sum() != len(known):
-            raise UserError(
-                f"cannot merge exactly: both have seen {counted(int((self.places >= 0).sum()), 'photo')} that came "
-                "with other photos in each, and sums cannot tell them apart. Let one of them learn the other's table"
-            )
+        places = np.unique(self.placed.group_of[rows])
+        if len(places) > 1 or (self.first.group_of == places[0]).sum() != len(rows):
+            raise self._cannot_tell()
         return self.first.groups[places[0]]
 
-    def _united(self, there: NDArray[np.int64], known: NDArray[np.int64], one: Sums, other: Sums) -> Sums:
-        """The sums of the images that both have: counted once, with the labels of both."""
-        mine, theirs = self.first.labels_now()[known], self.second.labels_now()[there]  # (n, K)
-        take = []
-        for column, name in enumerate(self.first.classes):
-            a, b = mine[:, column], theirs[:, column]
-            if not ((a == UNKNOWN).all() or (b == UNKNOWN).all() or np.array_equal(a == PRESENT, b == PRESENT)):
-                raise UserError(f"cannot merge: the two disagree about {name!r} on photos that both have seen")
-            take.append(column if (a == UNKNOWN).all() else None)
-        added = other.with_columns(take)
-        return Sums(one.gram, one.cross + added.cross)
+    def _united(self, one: Sums, other: Sums, there: NDArray[np.int64], now: NDArray[np.bool_]) -> Sums:
+        """The sums of images that both have, rows `there` of the second: counted once, with the labels now, (n, K)."""
+        mine, theirs = self.placed.labels_now()[self.rows[there]] == PRESENT, self.second.labels_now()[there] == PRESENT
+        cross = torch.empty_like(one.cross)
+        for column in range(now.shape[1]):
+            a, b = mine[:, column].astype(int), theirs[:, column].astype(int)
+            fitting = [mix for mix in MIXTURES if np.array_equal(mix[0] * a + mix[1] * b, now[:, column])]
+            if not fitting:
+                raise self._cannot_tell()
+            cross[:, column] = fitting[0][0] * one.cross[:, column] + fitting[0][1] * other.cross[:, column]
+        return Sums(one.gram, cross)
 
-    def _assembled(
-        self, sums: dict[Group, Sums], added: list[tuple[NDArray[np.int64], Group]], new_key: dict[Group, Group]
-    ) -> Ledger:
-        first, second, keys = self.first, self.second, list(sums)
-        rows, fingerprints = first.placed(second.fingerprints)
-        group_of = np.full(len(fingerprints), -1, np.int64)
-        for place, group in enumerate(first.groups):
-            group_of[: len(first.group_of)][first.group_of == place] = keys.index(new_key.get(group, group))
-        for there, key in added:
-            group_of[rows[there]] = keys.index(key)
-        new = [one for one in second.statements if self.number[one.number] not in first.numbers]
-        return replace(
-            first,
-            fingerprints=fingerprints,
-            group_of=group_of,
-            groups=tuple(keys),
-            grams=tuple(sums[key].gram for key in keys),
-            crosses=tuple(sums[key].cross for key in keys),
-            numbers=(*first.numbers, *(self.number[one.number] for one in new)),
-            stated=(*first.stated, *(one.classes for one in new)),
-            rows=(*first.rows, *(rows[one.rows] for one in new)),
-            labels=(*first.labels, *(one.labels for one in new)),
+    def _cannot_tell(self) -> UserError:
+        known = int((self.placed.group_of[self.rows] >= 0).sum())
+        return UserError(
+            f"cannot merge exactly: both have seen {counted(known, 'photo')} that came with other photos or labels in "
+            "each, and sums cannot tell them apart. Let one of them learn the other's table"
         )
