@@ -149,6 +149,8 @@ def test_a_ledger_that_cannot_be_learned_changes_nothing(world):
         assert method.ledger is ledger
         assert torch.equal(method.predict(world.images), before)
         assert method.thresholds().shape == (6,)
+        method.relearn(ledger)  # on the same scale of window scores
+        assert torch.equal(method.predict(world.images), before)
 
 
 def test_learners_that_labelled_the_same_images_merge_into_one(world):
