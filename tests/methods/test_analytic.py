@@ -71,10 +71,8 @@ def test_with_fingerprints_sessions_give_the_solution_of_all_labels_at_once(worl
     torch.testing.assert_close(found, literal(method, world, rows, labels[rows]), rtol=0, atol=1e-6)
     # As published, a session has all images that show one of its classes: nothing is missing then.
     assert np.array_equal(labels[rows], world.labels[rows])
-    joint = learned(world, "joint", **REMEMBERING, expansion=0)
-    torch.testing.assert_close(
-        joint.solution.weights, learned(world, **REMEMBERING, expansion=0).solution.weights, rtol=0, atol=1e-6
-    )
+    one, joint = (learned(world, text, **REMEMBERING, expansion=0).solution for text in ("B0-C2", "joint"))
+    torch.testing.assert_close(one.weights, joint.weights, rtol=0, atol=1e-6)
 
 
 def test_it_trains_nothing_and_leaves_the_backbone_alone(world):
@@ -127,9 +125,8 @@ def test_relearning_without_a_session_is_solving_for_the_others(world):
     assert method.thresholds().shape == (4,)
     first, _, third = world.sessions()
     rows = sorted({*first.indices.tolist(), *third.indices.tolist()})
-    expected = literal(
-        method, world, rows, world.labels[rows][:, [0, 1, 4, 5]], choose_ridge(left.sums(), left.classes).ridge
-    )
+    ridge = choose_ridge(left.sums(), left.classes).ridge
+    expected = literal(method, world, rows, world.labels[rows][:, [0, 1, 4, 5]], ridge)
     np.testing.assert_allclose(found, expanded(method, world, np.arange(24)) @ expected.numpy(), rtol=0, atol=1e-4)
     method.relearn(whole)  # and back, with classes that it no longer knew
     assert torch.isfinite(method.predict(world.images)).all()
@@ -190,26 +187,25 @@ def test_classes_that_are_kept_are_scored_as_before_to_the_bit(world):
     assert method.predict(world.images).shape == (24, 1)
 
 
-def scored_out_of_fold(method, world, sessions, folds, monkeypatch):
-    """The scores themselves, before they become probabilities."""
-    monkeypatch.setattr(method, "probabilities", lambda scores: scores.numpy())
-    learn(method, world, sessions, folds)
-    return method.out_of_fold
+def scored_out_of_fold(world, sessions, folds, remember="fingerprints"):
+    """A learner whose `out_of_fold` holds the scores themselves, before they become probabilities."""
+    method = world.make("analytic", ridge=2.0, remember=remember, **SMALL)
+    method.probabilities = lambda scores: scores.numpy()
+    return learn(method, world, sessions, folds)
 
 
 @pytest.mark.parametrize("remember", ["none", "fingerprints"])
-def test_scores_out_of_fold_are_those_of_a_solution_without_the_fold(world, remember, monkeypatch):
+def test_scores_out_of_fold_are_those_of_a_solution_without_the_fold(world, remember):
     (session,) = world.sessions("joint")
-    method = world.make("analytic", ridge=2.0, remember=remember, **SMALL)
-    found = scored_out_of_fold(method, world, [session], 3, monkeypatch)
+    method = scored_out_of_fold(world, [session], 3, remember)
     for fold in range(3):
         held = session.indices % 3 == fold  # without digests, a fingerprint is the row
         weights = literal(method, world, session.indices[~held], session.labels[~held] == 1)
         expected = expanded(method, world, session.indices[held]) @ weights.numpy()
-        np.testing.assert_allclose(found[held], expected, atol=1e-6)
+        np.testing.assert_allclose(method.out_of_fold[held], expected, atol=1e-6)
 
 
-def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world, monkeypatch):
+def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world):
     sessions = world.sessions("B0-C3")
     common = np.intersect1d(sessions[0].indices, sessions[1].indices)[0]
 
@@ -220,8 +216,7 @@ def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world,
             row = session.indices == common
             labels[row] = np.where(labels[row] == UNKNOWN, UNKNOWN, labels[row] ^ change)
             changed.append(replace(session, labels=labels))
-        method = world.make("analytic", **REMEMBERING, **SMALL)
-        found = scored_out_of_fold(method, world, changed, 4, monkeypatch)
+        found = scored_out_of_fold(world, changed, 4).out_of_fold
         assert found.shape == (len(sessions[1].indices), 6)
         return found, sessions[1].indices == common
 
@@ -230,13 +225,10 @@ def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world,
     assert np.abs(other[~own] - one[~own]).max() > 1e-3
 
 
-def test_an_image_that_stands_twice_in_a_session_is_held_out_once(world, monkeypatch):
+def test_an_image_that_stands_twice_in_a_session_is_held_out_once(world):
     (session,) = world.sessions("joint")
     twice = replace(session, indices=np.repeat(session.indices, 2), labels=np.repeat(session.labels, 2, axis=0))
-    one, other = (
-        scored_out_of_fold(world.make("analytic", **REMEMBERING, **SMALL), world, [each], 3, monkeypatch)
-        for each in (session, twice)
-    )
+    one, other = (scored_out_of_fold(world, [each], 3).out_of_fold for each in (session, twice))
     np.testing.assert_allclose(other[::2], one, atol=1e-6)
     np.testing.assert_allclose(other[1::2], one, atol=1e-6)
 

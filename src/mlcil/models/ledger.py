@@ -2,8 +2,8 @@
 
 Sums can be added and taken away, so the solution after any number of steps is the one of all images and labels at once.
 For that, an image that comes back must not count twice. The ledger knows it by an 8-byte fingerprint of its content; of
-the image itself it keeps nothing. Beside the fingerprint stand the labels that each step gave, because what is to be
-corrected or taken back later must be known.
+the image itself it keeps nothing but its part in the sums. Beside the fingerprint stand the labels that each step gave,
+because what is to be corrected or taken back later must be known.
 
 Images are grouped by the steps that brought them, and each group has sums of its own. When an image comes back, its
 features are at hand, and it moves from one group to another. To take a step back, its groups lose what only that step
@@ -194,10 +194,11 @@ class Ledger:
         for place in np.unique(placed.group_of[rows]):
             chosen = np.flatnonzero(placed.group_of[rows] == place)
             group = self.groups[place] if place >= 0 else ()
+            both = Sums.of(described[chosen], np.hstack([before, now])[chosen] == PRESENT, expand, self.width)
             if place >= 0:  # if the whole group moves, it is dropped
-                sums[group] -= Sums.of(described[chosen], before[chosen] == PRESENT, expand, self.width)
+                sums[group] -= both.with_columns(range(len(self.classes)))
             key = (*group, number)
-            sums[key] = Sums.of(described[chosen], now[chosen] == PRESENT, expand, self.width)
+            sums[key] = both.with_columns(range(len(self.classes), 2 * len(self.classes)))
             moved[key] = rows[chosen]
         return told.with_sums(sums, moved)
 
