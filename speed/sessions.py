@@ -7,14 +7,16 @@ and with the search for a strength, which takes three to five of them.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from measure import Ratio, medians, report
-from mlcil.models.statistics import Statistics
+from numpy.typing import NDArray
 
-from mlcil.models.ridge import choose_ridge, solve
+from mlcil.models.ledger import Ledger
+from mlcil.models.ridge import Solution, choose_ridge, solve
 
 SESSIONS, IMAGES, WIDTH, EARLY, LATE = 300, 100, 1024, 45, 285
-NAMES = [f"class {number}" for number in range(SESSIONS)]
+NAMES = tuple(f"class {number}" for number in range(SESSIONS))
 
 
 def made_up() -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,51 +30,61 @@ def made_up() -> tuple[torch.Tensor, torch.Tensor]:
     return features.double(), labels.double()
 
 
-def told_in_turn(labels: torch.Tensor) -> torch.Tensor:
+def told_in_turn(labels: torch.Tensor) -> NDArray[np.int8]:
     """(N, K) what is told: a session its own class alone."""
     own = torch.eye(SESSIONS, dtype=torch.bool).repeat_interleave(IMAGES, 0)
-    return labels.where(own, 0.0)
+    return np.asarray(labels.where(own, 0.0).numpy().astype(np.int8))
 
 
-def seconds(before: dict[int, Statistics], features: torch.Tensor, told: torch.Tensor) -> dict[str, float]:
+def seconds(before: dict[int, Ledger], features: torch.Tensor, told: NDArray[np.int8]) -> dict[str, float]:
     """Of an early and a late session, by name, from the sums before each."""
 
     def once(number: int, ridge: float) -> None:
-        solve(after(before[number], number, features, told), ridge)
+        solve(after(before[number], number, features, told).sums(), ridge)
 
     def search(number: int) -> None:
-        choose_ridge(after(before[number], number, features, told))
+        chosen(after(before[number], number, features, told))
 
-    ridge = choose_ridge(before[EARLY]).ridge
+    ridge = chosen(before[EARLY]).ridge
     jobs = {f"one {number}": lambda number=number: once(number, ridge) for number in before}
     jobs |= {f"search {number}": lambda number=number: search(number) for number in before}
     return medians(jobs, rounds=15)
 
 
-def after(sums: Statistics, number: int, features: torch.Tensor, told: torch.Tensor) -> Statistics:
-    """The sums with one session more."""
+def chosen(ledger: Ledger) -> Solution:
+    """The solution with a strength that is searched for."""
+    return choose_ridge(ledger.sums(), ledger.classes)
+
+
+def after(ledger: Ledger, number: int, features: torch.Tensor, told: NDArray[np.int8]) -> Ledger:
+    """The ledger with one session more."""
     part = slice(number * IMAGES, (number + 1) * IMAGES)
-    return sums.with_classes(NAMES[: number + 1]).with_images(features[part], told[part, : number + 1])
+    return ledger.with_classes(NAMES[: number + 1]).with_images(features[part], told[part, : number + 1], as_they_are)
 
 
-def size(sums: Statistics) -> int:
+def as_they_are(features: torch.Tensor) -> torch.Tensor:
+    """The features, which need no expansion."""
+    return features
+
+
+def size(ledger: Ledger) -> int:
     """Bytes that are kept."""
-    return sum(value.numel() * value.element_size() for value in vars(sums).values() if isinstance(value, torch.Tensor))
+    return sum(value.numel() * value.element_size() for value in (*ledger.grams, *ledger.crosses))
 
 
 def main() -> None:
     """Learn, compare, print."""
     features, labels = made_up()
     told = told_in_turn(labels)
-    sums, before, kept = Statistics.empty(WIDTH), dict[int, Statistics](), list[int]()
+    ledger, before, kept = Ledger(WIDTH), dict[int, Ledger](), list[int]()
     for number in range(SESSIONS):
         if number in (EARLY, LATE):
-            before[number] = sums
-        sums = after(sums, number, features, told)
-        kept.append(size(sums))
-    batch = choose_ridge(Statistics.empty(WIDTH).with_classes(NAMES).with_images(features, told))
-    difference = float((choose_ridge(sums).weights - batch.weights).abs().max())
-    of_classes = [8 * (WIDTH + 2) * count for count in (1, SESSIONS)]
+            before[number] = ledger
+        ledger = after(ledger, number, features, told)
+        kept.append(size(ledger))
+    batch = chosen(Ledger(WIDTH).with_classes(NAMES).with_images(features, told, as_they_are))
+    difference = float((chosen(ledger).weights - batch.weights).abs().max())
+    of_classes = [8 * WIDTH * count for count in (1, SESSIONS)]
     shared = (kept[-1] - of_classes[-1]) / (kept[0] - of_classes[0])
     found = seconds(before, features, told)
     ratios = [

@@ -46,9 +46,11 @@ def test_the_code_of_the_guide_runs(tmp_path, monkeypatch):
 def test_the_code_that_takes_sessions_back_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     protocol = "0,1,2,3|4,5|6,7"
-    mlcil.run("analytic", "digits:train=60,test=40,size=16", "runs/analytic", protocol=protocol, image_size=16)
+    given = {"protocol": protocol, "image_size": 16, "remember": "fingerprints"}
+    mlcil.run("analytic", "digits:train=60,test=40,size=16", "runs/analytic", **given)
     names = run_code("docs/methods/analytic.md")
-    assert sorted(names["together"].classes) == list("01234567")
+    assert names["together"].classes == tuple("12345670")
+    assert names["together"].sums().images == names["ledger"].sums().images
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

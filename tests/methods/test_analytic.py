@@ -5,25 +5,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mlcil.models.statistics import merged, without
 
 from mlcil.core.errors import UserError
+from mlcil.data.images import UNKNOWN
 from mlcil.data.poison import with_negatives
 from mlcil.evaluation.metrics import average_precision, f1_scores
-from mlcil.methods.analytic import balanced_weights
-from mlcil.models.ridge import choose_ridge, score_calibration, solve
+from mlcil.models.merging import merged
+from mlcil.models.ridge import choose_ridge
 from mlcil.testing import TINY
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state
 from mlcil.training.prepare import prepare_data
 from mlcil.training.run import run
 
+from ..models.images import least_squares
+
 SMALL = {"expansion": 8, "window": 0.5}
+REMEMBERING = {"remember": "fingerprints", "ridge": 2.0}
 
 
-def learned(world, text="B0-C2", **options):
-    method = world.make("analytic", **(SMALL | options))
-    for session in world.sessions(text):
+def learn(method, world, sessions, folds=0):
+    method.folds = folds
+    for session in sessions:
         method.before_session(session, world.infer)
         if method.trains(session):
             world.train(session, 2)
@@ -31,33 +34,45 @@ def learned(world, text="B0-C2", **options):
     return method
 
 
+def learned(world, text="B0-C2", **options):
+    return learn(world.make("analytic", **(SMALL | options)), world, world.sessions(text))
+
+
 def expanded(method, world, rows):
     with torch.no_grad():
-        return method.tagger.expand(method.tagger.describe(world.images[rows])).double()
+        return method.tagger.expand(method.tagger.describe(world.images[rows])).double().numpy()
 
 
-def literal(method, world, ridge, marks=None):
-    """Ridge regression on the images of all sessions at once."""
-    z, y = [], []
-    for number, session in enumerate(world.sessions()):
-        labels = np.zeros((len(session.indices), 6))
-        labels[:, session.first : session.stop] = session.labels[:, session.first :] == 1
-        if marks is not None and number:
-            labels[:, : session.first] = marks[number]
-        z.append(expanded(method, world, session.indices))
-        y.append(torch.from_numpy(labels))
-    z, y = torch.cat(z), torch.cat(y)
-    penalty = ridge * torch.eye(z.shape[1], dtype=torch.float64)
-    penalty[-1, -1] = 0
-    return torch.linalg.solve(z.T @ z + penalty, z.T @ y)
+def literal(method, world, rows, labels, ridge=2.0):
+    """Ridge regression on images at once, as float64 tensor (d, K)."""
+    return torch.from_numpy(least_squares(expanded(method, world, rows)[:, :-1], labels.astype(float), ridge))
 
 
 def test_sessions_give_the_solution_of_all_their_images_at_once(world):
     method = learned(world, ridge=2.0)
+    rows, labels = [], []
+    for session in world.sessions():
+        rows += session.indices.tolist()
+        labels.append(np.pad(session.labels == 1, ((0, 0), (0, 6 - session.stop))))
+    assert len(rows) > len(set(rows))  # some images come back, and count again
     found = method.solution.weights
-    torch.testing.assert_close(found, literal(method, world, 2.0), rtol=0, atol=1e-6)
-    assert method.statistics.classes == tuple("abcdef")
+    torch.testing.assert_close(found, literal(method, world, rows, np.concatenate(labels)), rtol=0, atol=1e-6)
+    assert method.ledger.classes == tuple("abcdef")
     torch.testing.assert_close(method.tagger.weights.double(), found, rtol=1e-5, atol=1e-6)
+
+
+def test_with_fingerprints_sessions_give_the_solution_of_all_labels_at_once(world):
+    method = learned(world, **REMEMBERING)
+    rows = sorted({row for session in world.sessions() for row in session.indices})
+    labels = np.zeros((24, 6))
+    for session in world.sessions():
+        labels[session.indices, session.first : session.stop] = session.labels[:, session.first :]
+    found = method.solution.weights
+    torch.testing.assert_close(found, literal(method, world, rows, labels[rows]), rtol=0, atol=1e-6)
+    # As published, a session has all images that show one of its classes: nothing is missing then.
+    assert np.array_equal(labels[rows], world.labels[rows])
+    one, joint = (learned(world, text, **REMEMBERING, expansion=0).solution for text in ("B0-C2", "joint"))
+    torch.testing.assert_close(one.weights, joint.weights, rtol=0, atol=1e-6)
 
 
 def test_it_trains_nothing_and_leaves_the_backbone_alone(world):
@@ -86,7 +101,7 @@ def test_the_base_may_train_in_the_first_session_alone(world, base):
     assert method.predict(world.images).shape == (24, 4)
 
 
-@pytest.mark.parametrize("options", [{}, {"base": "finetune"}, {"balance": 1.0}, {"pseudo_above": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"base": "finetune"}, {"remember": "fingerprints"}])
 def test_probabilities_rank_images_as_scores_do(world, options):
     method = learned(world, "B0-C2", **options)
     with torch.no_grad():
@@ -97,28 +112,140 @@ def test_probabilities_rank_images_as_scores_do(world, options):
 
 
 def test_relearning_without_a_session_is_solving_for_the_others(world):
-    states = []
-    method = world.make("analytic", **SMALL)
-    for session in world.sessions():
-        method.before_session(session, world.infer)
-        method.after_session(session, world.infer)
-        states.append(method.statistics)
+    method = learned(world, remember="fingerprints")
     with torch.no_grad():
         before = method.predict(world.images)
-        method.relearn(method.statistics)
+        method.relearn(method.ledger)
         assert torch.equal(method.predict(world.images), before)
-        left = without(states[2], without(states[1], states[0]))
+        whole, left = method.ledger, method.ledger.without_step(2)
         method.relearn(left)
         found = method.tagger.eval().scores(world.images)[:, 0].double()
+    assert left.classes == tuple("abef")
     assert method.predict(world.images).shape == (24, 4)
     assert method.thresholds().shape == (4,)
-    expected = expanded(method, world, np.arange(24)) @ choose_ridge(left).weights
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
-    method.relearn(merged(left, without(states[1], states[0])))  # and back, with classes that it no longer knew
-    assert sorted(method.statistics.classes) == list("abcdef")
+    first, _, third = world.sessions()
+    rows = sorted({*first.indices.tolist(), *third.indices.tolist()})
+    ridge = choose_ridge(left.sums(), left.classes).ridge
+    expected = literal(method, world, rows, world.labels[rows][:, [0, 1, 4, 5]], ridge)
+    np.testing.assert_allclose(found, expanded(method, world, np.arange(24)) @ expected.numpy(), rtol=0, atol=1e-4)
+    method.relearn(whole)  # and back, with classes that it no longer knew
     assert torch.isfinite(method.predict(world.images)).all()
-    with pytest.raises(UserError, match="do not have the same features"):
-        method.relearn(replace(left, features="other"))
+    torch.testing.assert_close(method.solution.weights, learned(world, remember="fingerprints").solution.weights)
+
+
+def test_a_ledger_that_cannot_be_learned_changes_nothing(world):
+    method = learned(world, remember="fingerprints")
+    before, ledger = method.predict(world.images), method.ledger
+    for wrong, match in (
+        (replace(ledger, features="other"), "do not have the same features"),
+        (ledger.with_classes([]), "no label would be left"),
+        (ledger.without_step(1).without_step(2).without_step(3).with_classes("a"), "no image"),
+    ):
+        with pytest.raises(UserError, match=match):
+            method.relearn(wrong)
+        assert method.ledger is ledger
+        assert torch.equal(method.predict(world.images), before)
+        assert method.thresholds().shape == (6,)
+        method.relearn(ledger)  # on the same scale of window scores
+        assert torch.equal(method.predict(world.images), before)
+
+
+def test_learners_that_labelled_the_same_images_merge_into_one(world):
+    (everything,) = world.sessions("joint")
+    ledgers = []
+    for first in (0, 3):
+        labels = np.where(np.isin(np.arange(6), range(first, first + 3)), everything.labels, UNKNOWN).astype(np.int8)
+        own = learn(world.make("analytic", **SMALL, **REMEMBERING), world, [replace(everything, labels=labels)])
+        ledgers.append(own.ledger)
+    method = learned(world, "joint", **REMEMBERING)
+    expected = method.solution.weights
+    method.relearn(merged(*ledgers))
+    torch.testing.assert_close(method.solution.weights, expected, rtol=0, atol=1e-9)
+    # What comes next has a number after those of both.
+    learn(method, world, [replace(everything, number=2)])
+    assert method.ledger.numbers == (1, 2, 3)
+    torch.testing.assert_close(method.solution.weights, expected, rtol=0, atol=1e-9)
+
+
+def test_classes_that_are_kept_are_scored_as_before_to_the_bit(world):
+    method = learned(world)
+    with torch.no_grad():
+        method.tagger.eval()
+        before, thresholds = method.tagger(world.images).logits, method.thresholds()
+        for names in (["b", "f", "a"], ["f"]):
+            columns = ["abcdef".index(name) for name in names]
+            method.keep_classes(names)
+            assert torch.equal(method.tagger(world.images).logits, before[:, columns])
+            np.testing.assert_allclose(method.thresholds(), thresholds[columns], rtol=1e-12)
+            assert method.ledger.classes == tuple(names)
+            assert method.notes() == {}
+    with pytest.raises(UserError, match="unknown label 'a'"):
+        method.keep_classes(["a"])
+    with pytest.raises(UserError, match="no label would be left"):
+        method.keep_classes([])
+    method.relearn(method.ledger)
+    assert method.predict(world.images).shape == (24, 1)
+
+
+def scored_out_of_fold(world, sessions, folds, remember="fingerprints"):
+    """A learner whose `out_of_fold` holds the scores themselves, before they become probabilities."""
+    method = world.make("analytic", ridge=2.0, remember=remember, **SMALL)
+    method.probabilities = lambda scores: scores.numpy()
+    return learn(method, world, sessions, folds)
+
+
+@pytest.mark.parametrize("remember", ["none", "fingerprints"])
+def test_scores_out_of_fold_are_those_of_a_solution_without_the_fold(world, remember):
+    (session,) = world.sessions("joint")
+    method = scored_out_of_fold(world, [session], 3, remember)
+    for fold in range(3):
+        held = session.indices % 3 == fold  # without digests, a fingerprint is the row
+        weights = literal(method, world, session.indices[~held], session.labels[~held] == 1)
+        expected = expanded(method, world, session.indices[held]) @ weights.numpy()
+        np.testing.assert_allclose(method.out_of_fold[held], expected, atol=1e-6)
+
+
+def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world):
+    sessions = world.sessions("B0-C3")
+    common = np.intersect1d(sessions[0].indices, sessions[1].indices)[0]
+
+    def scores(change):
+        changed = []
+        for session in sessions:
+            labels = session.labels.copy()
+            row = session.indices == common
+            labels[row] = np.where(labels[row] == UNKNOWN, UNKNOWN, labels[row] ^ change)
+            changed.append(replace(session, labels=labels))
+        found = scored_out_of_fold(world, changed, 4).out_of_fold
+        assert found.shape == (len(sessions[1].indices), 6)
+        return found, sessions[1].indices == common
+
+    (one, own), (other, _) = scores(0), scores(1)
+    np.testing.assert_allclose(other[own], one[own], atol=1e-9)
+    assert np.abs(other[~own] - one[~own]).max() > 1e-3
+
+
+def test_an_image_that_stands_twice_in_a_session_is_held_out_once(world):
+    (session,) = world.sessions("joint")
+    twice = replace(session, indices=np.repeat(session.indices, 2), labels=np.repeat(session.labels, 2, axis=0))
+    one, other = (scored_out_of_fold(world, [each], 3).out_of_fold for each in (session, twice))
+    np.testing.assert_allclose(other[::2], one, atol=1e-6)
+    np.testing.assert_allclose(other[1::2], one, atol=1e-6)
+
+
+def test_scores_out_of_fold_are_probabilities_and_unknown_where_nothing_is_left(world):
+    method = learn(world.make("analytic", **SMALL), world, world.sessions("joint"), folds=4)
+    assert ((method.out_of_fold > 0) & (method.out_of_fold < 1)).all()
+    assert np.isnan(learn(world.make("analytic", **SMALL), world, world.sessions("joint"), folds=1).out_of_fold).all()
+    assert learned(world).out_of_fold is None
+
+
+def test_without_random_features_the_features_do_not_depend_on_the_first_images(world):
+    first, second, _ = world.sessions()
+    for options, is_same in (({"expansion": 0, "window": 0.0}, True), ({"expansion": 8, "window": 0.0}, False)):
+        one, other = (learn(world.make("analytic", **options), world, [each]) for each in (first, second))
+        assert not np.array_equal(first.indices, second.indices)
+        assert (one.ledger.features == other.ledger.features) == is_same
 
 
 def test_window_scores_are_on_the_scale_of_whole_images(world):
@@ -126,52 +253,10 @@ def test_window_scores_are_on_the_scale_of_whole_images(world):
     session = world.sessions("B0-C3")[-1]
     with torch.no_grad():
         whole, both = method.tagger.eval().scores(world.images[session.indices]).double().unbind(1)
-    slope, offset, _ = score_calibration(method.statistics, method.solution)
-    straight = slope * whole + offset
+    straight = method.scores.slope * whole + method.scores.offset
     matched = method.tagger.slope * both + method.tagger.offset
     torch.testing.assert_close(matched.mean(0), straight.mean(0), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(matched.std(0), straight.std(0), rtol=1e-3, atol=1e-3)
-
-
-def test_pseudo_labels_are_hard_and_leave_the_sessions_own_columns_alone(world):
-    method = learned(world, ridge=2.0, pseudo_above=0.5)
-    assert torch.equal(method.statistics.counts, learned(world, ridge=2.0).statistics.counts)
-    marks, step = {}, world.make("analytic", ridge=2.0, pseudo_above=0.5, **SMALL)
-    for number, session in enumerate(world.sessions()):
-        step.before_session(session, world.infer)
-        if number:
-            with torch.no_grad():
-                scores = step.predict(world.images[session.indices])
-            marks[number] = (scores[:, : session.first] > 0.5).double().numpy()
-        step.after_session(session, world.infer)
-    assert sum(one.sum() for one in marks.values()) > 0
-    expected = literal(method, world, 2.0, marks)
-    torch.testing.assert_close(method.solution.weights, expected, rtol=0, atol=1e-5)
-
-
-def test_a_session_can_be_taken_back_and_a_colleagues_merged_in(world):
-    states = []
-    method = world.make("analytic", ridge=2.0, **SMALL)
-    for session in world.sessions():
-        method.before_session(session, world.infer)
-        method.after_session(session, world.infer)
-        states.append(method.statistics)
-    second = without(states[1], states[0])
-    left = without(states[2], second)
-    assert left.classes == ("a", "b", "e", "f")
-    ours = solve(left, 2.0).weights
-    both = merged(states[0], without(states[2], states[1]))
-    torch.testing.assert_close(ours, solve(both, 2.0).weights, rtol=0, atol=1e-8)
-
-
-def test_rare_classes_weigh_more():
-    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
-    counts = torch.tensor([16.0, 4.0])
-    weights = balanced_weights(labels, counts, 0.5)
-    torch.testing.assert_close(weights, torch.tensor([2 / 3, 4 / 3, 1.0, 1.0], dtype=torch.float64))
-    assert torch.equal(balanced_weights(labels, counts, 0.0), torch.ones(4, dtype=torch.float64))
-    absent = balanced_weights(labels[:1], torch.tensor([5.0, 0.0]), 0.5)
-    torch.testing.assert_close(absent, torch.ones(1, dtype=torch.float64))
 
 
 def test_stored_thresholds_belong_to_what_is_predicted(world):
@@ -210,4 +295,5 @@ def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):
     first, second = protocol.sessions()
     assert second.is_back.any()
     tensors, _ = load_state(tmp_path / "session-02" / "state.safetensors")
-    assert tensors["method.statistics.images"] == len(first.indices) + len(second.indices) - second.is_back.sum()
+    images = tensors["method.ledger.grams.0"][-1]  # the sum of 1 * 1
+    assert images == len(first.indices) + len(second.indices) - second.is_back.sum()

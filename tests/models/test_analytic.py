@@ -98,11 +98,32 @@ def test_far_logits_keep_their_order_as_probabilities():
 
 @torch.no_grad()
 def test_state_fits_a_tagger_of_any_number_of_classes():
-    tagger = solved(made(), 4)
-    other = made()
-    other.grow(4)
-    other.load_state_dict(tagger.state_dict())
-    assert torch.equal(other(IMAGES).logits, tagger(IMAGES).logits)
+    tagger, kept = solved(made(), 4), solved(made(), 4)
+    kept.keep([3, 1])
+    for each in (tagger, kept):
+        other = made()
+        other.grow(len(each.slope))
+        other.load_state_dict(each.state_dict())
+        assert torch.equal(other(IMAGES).logits, each(IMAGES).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("columns", [[5], [0, 1], [4, 2, 0], [5, 4, 3, 2, 1, 0]])
+@pytest.mark.parametrize("window", [0.0, 0.5])
+def test_classes_that_are_kept_have_the_same_logits_to_the_bit(columns, window):
+    tagger = solved(made(window=window), 6)
+    before = tagger(IMAGES).logits
+    tagger.keep(columns)
+    assert torch.equal(tagger(IMAGES).logits, before[:, columns])
+    gone = [column for column in range(6) if column not in columns]
+    assert not tagger.weights[:, gone].any()  # nothing is left of the others
+    tagger.grow(2)
+    torch.testing.assert_close(tagger(IMAGES).logits[:, : len(columns)], before[:, columns])
+    assert (torch.sigmoid(tagger(IMAGES).logits[:, len(columns) :]) < 1e-3).all()
+    tagger.keep([len(columns)])
+    assert tagger(IMAGES).logits.shape == (5, 1)
+    solved(tagger, 2)
+    assert tagger(IMAGES).logits.shape == (5, 2)
 
 
 def test_a_fingerprint_tells_features_apart():

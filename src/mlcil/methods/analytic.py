@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.config import option, with_default
-from ..core.errors import UserError
+from ..core.errors import UserError, unknown_name
 from ..core.randomness import generator_from_torch
 from ..data.images import PRESENT
 from ..data.protocol import Session
 from ..memory.buffer import Budget
 from ..models.analytic import AnalyticTagger, tempered
 from ..models.backbone import Backbone
-from ..models.ledger import Ledger, check_same_features
+from ..models.ledger import Ledger
+from ..models.merging import check_same_features
 from ..models.ridge import Solution, choose_ridge, solve
 from ..models.score_model import ScoreModel, score_model
 from ..models.sums import Sums
@@ -125,8 +126,7 @@ class Analytic(Method):
             if self.config.expansion:
                 tagger.standardise(described)
             self.ledger = Ledger(tagger.width, tagger.fingerprint())
-        self._add(described, session)
-        self._solve()
+        self._solve(self._with_session(described, session))
         self._match_windows(session, infer)
         self._set_scores()
         self.out_of_fold = self._cross_validate(described, session) if self.folds else None
@@ -136,21 +136,28 @@ class Analytic(Method):
 
         The columns of the model are then `ledger.classes`. Classes that were not here before take the scale of window
         scores from the median of those that were.
+
+        Raises:
+            UserError: the features differ, or there is nothing to solve for; then all is as before.
         """
         check_same_features(self.ledger, ledger)
-        self._match_columns(ledger.classes)
-        self.ledger = ledger
-        self._solve()
+        before = self.ledger.classes
+        _check_some(ledger.classes)
+        self._solve(ledger)
+        self._match_columns(before, ledger.classes)
         self._set_scores()
 
     def keep_classes(self, names: Sequence[str]) -> None:
-        """Drop the other classes and leave the scores of these as they are, to the bit."""
-        columns = [self.ledger.classes.index(name) for name in names]
-        self._match_columns(names)
+        """Drop the other classes and leave the logits of these as they are, to the bit."""
+        known = self.ledger.classes
+        _check_some(names)
+        if wrong := [name for name in names if name not in known]:
+            raise unknown_name("label", wrong[0], known)
+        columns = [known.index(name) for name in names]
+        self._match_columns(known, names)
         self.ledger, self.solution = self.ledger.with_classes(names), None
         self.scores = ScoreModel(*(one[columns] for one in self.scores))
-        tagger = self.tagger
-        tagger.set_solution(tagger.weights[:, columns], tagger.slope[columns], tagger.offset[columns])
+        self.tagger.keep(columns)
 
     def thresholds(self) -> NDArray[np.float64] | None:
         """Where F1 is highest if the scores of images with a class and without are normal; see `models.score_model`."""
@@ -167,24 +174,25 @@ class Analytic(Method):
             return {}
         return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
 
-    def _add(self, described: Tensor, session: Session) -> None:
-        """Add the images, described by (N, p), to the sums."""
+    def _with_session(self, described: Tensor, session: Session) -> Ledger:
+        """The ledger with a session's images, described by (N, p)."""
         ledger = self.ledger.with_classes(session.classes)
         if self.config.remember == "fingerprints":
-            step = session.number, session.fingerprints, described, session.labels
-            self.ledger = ledger.with_step(*step, self._expand)
-        else:
-            # An image that arrives with every session shows no class, and an earlier session has added it already.
-            is_new = ~session.is_back
-            self.ledger = ledger.with_images(described[is_new], session.labels[is_new], self._expand)
+            number = max(session.number, 1 + max(ledger.numbers, default=0))  # another learner may have been merged in
+            return ledger.with_step(number, session.fingerprints, described, session.labels, self._expand)
+        # An image that arrives with every session shows no class, and an earlier session has added it already.
+        is_new = ~session.is_back
+        return ledger.with_images(described[is_new], session.labels[is_new], self._expand)
 
     def _expand(self, described: Tensor) -> Tensor:
         return self.tagger.expand(described.to(self.tagger.mean))
 
-    def _solve(self) -> None:
-        given, sums = self.config.ridge, self.ledger.sums()
-        self.solution = choose_ridge(sums, self.ledger.classes) if given is None else solve(sums, given)
+    def _solve(self, ledger: Ledger) -> None:
+        """Solve for a ledger and keep it."""
+        given, sums = self.config.ridge, ledger.sums()
+        self.solution = choose_ridge(sums, ledger.classes) if given is None else solve(sums, given)
         self._ridge, self.scores = self.solution.ridge, score_model(sums, self.solution)
+        self.ledger = ledger
 
     def _match_windows(self, session: Session, infer: Inference) -> None:
         """Find the scale that brings scores with windows to the range of scores of whole images.
@@ -203,9 +211,9 @@ class Analytic(Method):
         self._stretch = spread / wide
         self._shift = whole - self._stretch * combined
 
-    def _match_columns(self, names: Sequence[str]) -> None:
-        """Give the scale of window scores, and the model, the columns of these classes."""
-        known = {name: place for place, name in enumerate(self.ledger.classes)}
+    def _match_columns(self, before: Sequence[str], names: Sequence[str]) -> None:
+        """Give the scale of window scores, and the model, the columns of these classes instead of those before."""
+        known = {name: place for place, name in enumerate(before)}
         self._stretch, self._shift = (
             torch.stack([old[known[name]] if name in known else old.median() for name in names])
             for old in (self._stretch, self._shift)
@@ -219,16 +227,20 @@ class Analytic(Method):
         self.tagger.set_solution(self.solution.weights, slope, offset)
 
     def _cross_validate(self, described: Tensor, session: Session) -> NDArray[np.float64]:
-        """(N, K) probabilities of the session's images, each by a solution that has not seen it."""
+        """(N, K) probabilities of the session's images, each by a solution without it; NaN where no image is left."""
         assert self._ridge is not None
         sums, present = self.ledger.sums(), self._present_now(session)
-        fold = (session.fingerprints.astype(np.uint64) % np.uint64(self.folds)).astype(np.int64)
-        found = torch.zeros(len(described), len(self.ledger.classes), dtype=torch.float64)
-        for number in range(self.folds):
-            chosen = np.flatnonzero(fold == number)
-            if 0 < len(chosen) < sums.images:
-                held = Sums.of(described[chosen], present[chosen], self._expand, self.ledger.width)
-                found[chosen] = self._expand(described[chosen]).double() @ solve(sums - held, self._ridge).weights
+        fold = session.fingerprints.astype(np.uint64) % np.uint64(self.folds)
+        counted = np.ones(len(fold), bool)
+        if self.config.remember == "fingerprints":  # an image that the session has twice counts once
+            counted[:] = False
+            counted[np.unique(session.fingerprints, return_index=True)[1]] = True
+        found = torch.full((len(described), len(self.ledger.classes)), np.nan, dtype=torch.float64)
+        for number in np.unique(fold):
+            chosen, own = fold == number, counted & (fold == number)
+            if own.sum() < sums.images:
+                rest = sums - Sums.of(described[own], present[own], self._expand, self.ledger.width)
+                found[chosen] = self._expand(described[chosen]).double() @ solve(rest, self._ridge).weights
         return self.probabilities(found)
 
     def _present_now(self, session: Session) -> NDArray[np.bool_]:
@@ -236,3 +248,8 @@ class Analytic(Method):
         if self.config.remember == "none":
             return np.asarray(session.labels == PRESENT)
         return np.asarray(self.ledger.labels_now()[self.ledger.find(session.fingerprints)] == PRESENT)
+
+
+def _check_some(names: Sequence[str]) -> None:
+    if not names:
+        raise UserError("no label would be left; a tagger needs at least one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ class AnalyticTagger(TaggerNet):
     mean: Tensor  # (p,) of the pooled features
     deviation: Tensor  # (p,)
     projection: Tensor  # (p, expansion)
-    weights: Tensor  # (d, K), d = expansion + p + 1
+    weights: Tensor  # (d, at least K), d = expansion + p + 1
+    columns: Tensor  # (K,) the columns of the weights that count
     slope: Tensor  # (K,)
     offset: Tensor  # (K,)
 
@@ -58,6 +60,7 @@ class AnalyticTagger(TaggerNet):
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("deviation", torch.ones(size))
         self.register_buffer("weights", torch.zeros(self.width, 0))
+        self.register_buffer("columns", torch.arange(0))
         self.register_buffer("slope", torch.ones(0))
         self.register_buffer("offset", torch.zeros(0))
 
@@ -72,7 +75,9 @@ class AnalyticTagger(TaggerNet):
             super().grow(classes)
             return
         self.sizes.append(classes)
-        if self.weights.shape[1]:
+        if before := self.weights.shape[1]:
+            new = torch.arange(before, before + classes).to(self.columns)
+            self.columns = torch.cat([self.columns, new])
             self.weights, self.slope = F.pad(self.weights, (0, classes)), F.pad(self.slope, (0, classes), value=1.0)
             self.offset = F.pad(self.offset, (0, classes), value=ABSENT)
 
@@ -112,6 +117,16 @@ class AnalyticTagger(TaggerNet):
         """Score by weights (d, K), with probability sigmoid(slope s + offset)."""
         # A solver may return its columns contiguous. Files hold rows, and a product rounds differently in each layout.
         self.weights, self.slope, self.offset = (value.to(self.mean).contiguous() for value in (weights, slope, offset))
+        self.columns = torch.arange(self.weights.shape[1]).to(self.mean.device)
+
+    def keep(self, columns: Sequence[int]) -> None:
+        """Score only these of the K classes, in this order.
+
+        A product of another width would round differently, so the weights of the others become zero and stay.
+        """
+        kept, weights = self.columns[columns], torch.zeros_like(self.weights)
+        weights[:, kept] = self.weights[:, kept]
+        self.weights, self.columns, self.slope, self.offset = weights, kept, self.slope[columns], self.offset[columns]
 
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""
@@ -122,9 +137,9 @@ class AnalyticTagger(TaggerNet):
         return digest.hexdigest()[:32]
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        for name in ("weights", "slope", "offset"):  # of as many classes as were solved for
+        for name in ("weights", "columns", "slope", "offset"):  # of as many classes as were solved for
             if (stored := state_dict.get(prefix + name)) is not None:
-                setattr(self, name, self.mean.new_empty(stored.shape))
+                setattr(self, name, getattr(self, name).new_empty(stored.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _combined(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +160,7 @@ class AnalyticTagger(TaggerNet):
     def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
         with torch.autocast(pooled.device.type, enabled=False):  # the weights were solved for in full precision
             described = self._joined(pooled.float(), None if embedded is None else embedded.float())
-            return self.expand(described) @ self.weights
+            return (self.expand(described) @ self.weights)[..., self.columns]
 
     def _joined(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
         """(..., C) and (..., e), which may lack the windows' dimension -> (..., p)."""

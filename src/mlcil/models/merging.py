@@ -5,26 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import UserError
-from ..core.words import counted
-from ..data.images import PRESENT, UNKNOWN
-from .ledger import Group, Ledger, Statement, check_same_features
-from .sums import Sums
+from ..core.words import counted, listed
+from ..data.images import PRESENT
+from .ledger import FORGOTTEN, SEVERAL, Ledger, Statement
 
 
 def merged(first: Ledger, second: Ledger) -> tuple[Ledger, dict[int, int]]:
     """Both learners' images and labels in one ledger, exactly; a class that both know is the same class.
 
-    The columns are those of `first`, then those that only `second` has. Steps that both have count once.
+    The columns are those of `first`, then those that only `second` has. Steps that both began with count once; the
+    others of `second` follow all of `first`, with new numbers.
 
     Returns:
         The ledger, and what each step of `second` is called in it.
 
     Raises:
-        UserError: the features differ, an image is not remembered, or both have seen some of the same images in a way
-            that sums cannot tell apart.
+        UserError: the features differ, an image is not remembered, both have given labels of the same class to the same
+            image, or both have seen some of the same images in a way that sums cannot tell apart.
     """
     check_same_features(first, second)
     if not (first.remembers and second.remembers):
@@ -34,90 +33,78 @@ def merged(first: Ledger, second: Ledger) -> tuple[Ledger, dict[int, int]]:
     return merger.merge(), merger.number
 
 
+def check_same_features(first: Ledger, second: Ledger) -> None:
+    """Make sure that sums can be brought together.
+
+    Raises:
+        UserError: they are sums of different features.
+    """
+    if (first.features, first.width) != (second.features, second.width):
+        raise UserError(
+            "the two do not have the same features: they need the same backbone, weights, image size and options"
+        )
+
+
 class _Merger:
     """Brings two ledgers with the same columns together."""
 
     def __init__(self, first: Ledger, second: Ledger) -> None:
         self.first, self.second = first, second
-        self.places = first.find(second.fingerprints)  # (N of second,) rows of first, -1 where it lacks the image
+        self.rows, self.placed = first.placed(second.fingerprints)  # (N of second,) in the merged ledger
         self.number = self._numbers()
 
     def merge(self) -> Ledger:
         first, second = self.first, self.second
-        sums = first.by_group()
-        group_of_new: list[tuple[NDArray[np.int64], Group]] = []
-        new_key: dict[Group, Group] = {}
-        for place, (group, one) in enumerate(second.by_group().items()):
-            there = np.flatnonzero(second.group_of == place)
-            key = tuple(sorted(self.number[step] for step in group))
-            known = self.places[there]
-            if (known < 0).all():
-                sums[key] = sums[key] + one if key in sums else one
-                group_of_new.append((there, key))
-            else:
-                old = self._same_group(there, known)
-                joined = tuple(sorted({*old, *key}))
-                sums[joined], new_key[old] = self._united(there, known, sums.pop(old), one), joined
-        return self._assembled(sums, group_of_new, new_key)
+        new = [one for one in second.statements if self.number[one.number] not in first.numbers]
+        added = [one._replace(number=self.number[one.number], rows=self.rows[one.rows]) for one in new]
+        told = self.placed.with_statements([*first.statements, *added])
+        self._check_labels(told)
+        grams, group_of = first.by_group(), self.placed.group_of.copy()
+        for group, gram in second.by_group().items():
+            rows = self.rows[second.group_of == group]
+            is_known = self.placed.group_of[rows] != FORGOTTEN
+            if is_known.all():  # the matrices of the first have these images already
+                continue
+            if is_known.any():
+                raise self._cannot_tell()
+            target = group if group == SEVERAL else self.number.get(group, group)
+            grams[target] = grams[target] + gram if target in grams else gram
+            group_of[rows] = target
+        return replace(told, group_of=group_of).with_grams(grams)
 
     def _numbers(self) -> dict[int, int]:
-        """What each step of the second is called in the merged ledger: a step of both keeps its number."""
-        found, following = {}, max(self.first.numbers, default=0)
+        """What each step of the second is called in the merged ledger: one of those that both began with as before."""
+        found, last, rest = {}, max(self.first.numbers, default=0), list(self.first.statements)
         for one in self.second.statements:
-            same = next((two.number for two in self.first.statements if self._is_same(one, two)), None)
-            following += same is None
-            found[one.number] = following if same is None else same
+            same = [place for place, two in enumerate(rest) if self._is_same(one, two)]
+            # A step of its own comes after all of the first, and what it said before another step must stay before it.
+            last, rest = (last, rest[same[0] :]) if same else (last + 1, [])
+            found[one.number] = rest.pop(0).number if same else last
         return found
 
     def _is_same(self, one: Statement, two: Statement) -> bool:
         return (
             one.classes == two.classes
-            and np.array_equal(self.second.fingerprints[one.rows], self.first.fingerprints[two.rows])
+            and np.array_equal(self.rows[one.rows], two.rows)
             and np.array_equal(one.labels, two.labels)
+            and np.array_equal(one.changes, two.changes)
         )
 
-    def _same_group(self, there: NDArray[np.int64], known: NDArray[np.int64]) -> Group:
-        """The group of the first that has the very same images."""
-        places = np.unique(self.first.group_of[known])
-        if (known < 0).any() or len(places) > 1 or (self.first.group_of == places[0]).sum() != len(known):
+    def _check_labels(self, told: Ledger) -> None:
+        """Make sure that the changes of all steps add up to what was last said."""
+        total = np.zeros((len(told.fingerprints), len(told.classes)), np.int64)
+        for one in told.statements:
+            total[told.place_of(one)] += one.changes
+        if (differs := (total != (told.labels_now() == PRESENT)).any(axis=0)).any():
+            names = listed([name for name, one in zip(told.classes, differs, strict=True) if one])
             raise UserError(
-                f"cannot merge exactly: both have seen {counted(int((self.places >= 0).sum()), 'photo')} that came "
-                "with other photos in each, and sums cannot tell them apart. Let one of them learn the other's table"
+                f"cannot merge exactly: both have given labels to the same photos on their own ({names}). Let one of "
+                "them learn the other's table"
             )
-        return self.first.groups[places[0]]
 
-    def _united(self, there: NDArray[np.int64], known: NDArray[np.int64], one: Sums, other: Sums) -> Sums:
-        """The sums of the images that both have: counted once, with the labels of both."""
-        mine, theirs = self.first.labels_now()[known], self.second.labels_now()[there]  # (n, K)
-        take = []
-        for column, name in enumerate(self.first.classes):
-            a, b = mine[:, column], theirs[:, column]
-            if not ((a == UNKNOWN).all() or (b == UNKNOWN).all() or np.array_equal(a == PRESENT, b == PRESENT)):
-                raise UserError(f"cannot merge: the two disagree about {name!r} on photos that both have seen")
-            take.append(column if (a == UNKNOWN).all() else None)
-        added = other.with_columns(take)
-        return Sums(one.gram, one.cross + added.cross)
-
-    def _assembled(
-        self, sums: dict[Group, Sums], added: list[tuple[NDArray[np.int64], Group]], new_key: dict[Group, Group]
-    ) -> Ledger:
-        first, second, keys = self.first, self.second, list(sums)
-        rows, fingerprints = first.placed(second.fingerprints)
-        group_of = np.full(len(fingerprints), -1, np.int64)
-        for place, group in enumerate(first.groups):
-            group_of[: len(first.group_of)][first.group_of == place] = keys.index(new_key.get(group, group))
-        for there, key in added:
-            group_of[rows[there]] = keys.index(key)
-        new = [one for one in second.statements if self.number[one.number] not in first.numbers]
-        return replace(
-            first,
-            fingerprints=fingerprints,
-            group_of=group_of,
-            groups=tuple(keys),
-            grams=tuple(sums[key].gram for key in keys),
-            crosses=tuple(sums[key].cross for key in keys),
-            numbers=(*first.numbers, *(self.number[one.number] for one in new)),
-            stated=(*first.stated, *(one.classes for one in new)),
-            rows=(*first.rows, *(rows[one.rows] for one in new)),
-            labels=(*first.labels, *(one.labels for one in new)),
+    def _cannot_tell(self) -> UserError:
+        known = int((self.placed.group_of[self.rows] != FORGOTTEN).sum())
+        return UserError(
+            f"cannot merge exactly: both have seen {counted(known, 'photo')} that came with other photos in each, and "
+            "sums cannot tell them apart. Let one of them learn the other's table"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,17 +35,17 @@ class Sums:
         return cls(torch.zeros(width * (width + 1) // 2).double(), torch.zeros(width, classes).double())
 
     @classmethod
-    def of(cls, described: Tensor, present: NDArray[np.bool_], expand: Expand, width: int) -> Sums:
+    def of(cls, described: Tensor, values: NDArray[Any], expand: Expand, width: int) -> Sums:
         """Of images.
 
         Arguments:
             described: (n, p), what `expand` makes features of.
-            present: (n, K), which classes each image shows.
+            values: (n, K), y: whether each image shows a class, or by how much that has changed.
             width: d, the number of features.
         """
         gram = torch.zeros(width, width).double()
-        cross = torch.zeros(width, present.shape[1]).double()
-        labels = torch.from_numpy(np.ascontiguousarray(present))
+        cross = torch.zeros(width, values.shape[1]).double()
+        labels = torch.from_numpy(np.ascontiguousarray(values))
         for start in range(0, len(described), CHUNK):
             part = slice(start, start + CHUNK)
             z = expand(described[part]).cpu().double()  # (c, d)

@@ -1,0 +1,297 @@
+"""The ledger: after any steps it is what all of them say at once, and a step that is taken back has never been."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlcil.core.errors import UserError
+from mlcil.core.state import State, load_state_of, state_of
+from mlcil.models.ledger import Ledger
+from mlcil.models.ridge import choose_ridge
+
+from .images import (
+    DESCRIBED,
+    IMAGES,
+    NAMES,
+    PRINTS,
+    STEPS,
+    TRUTH,
+    WIDTH,
+    assert_counts_as,
+    assert_is,
+    expand,
+    groups,
+    known,
+    learned,
+    numbered,
+    with_step,
+)
+
+few = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def cannot_undo(steps, number):
+    """Whether the labels before a step are mixed, and not those of now, in a class of images with the same steps."""
+    without = {other: rows for other, rows in steps.items() if other != number}
+    now, before = known(steps), known(without)
+    for group, images in groups(steps).items():
+        for name in NAMES if number in group and group != (number,) else ():
+            shown = [before[image][name] == 1 for image in images]
+            if shown != [now[image][name] == 1 for image in images] and len(set(shown)) == 2:
+                return True
+    return False
+
+
+def stated(steps):
+    """The classes that a step says anything about."""
+    return {name for by_class in known(steps).values() for name, label in by_class.items() if label >= 0}
+
+
+def left_names(steps, number, names=NAMES):
+    """The classes that remain without a step."""
+    rest = {other: rows for other, rows in steps.items() if other != number}
+    said = {name for other, rows in rest.items() for name in stated({other: rows})}
+    return tuple(name for name in names if name in said or name not in stated({number: steps[number]}))
+
+
+@given(steps=STEPS)
+@few
+def test_any_steps_are_all_of_them_at_once(steps):
+    assert_is(learned(numbered(steps)), numbered(steps))
+
+
+@given(steps=STEPS, data=st.data())
+@few
+def test_the_order_of_steps_without_a_contradiction_does_not_matter(steps, data):
+    told = [
+        [(i, tuple(t if one >= 0 else -1 for t, one in zip(TRUTH[i], x, strict=True))) for i, x in s] for s in steps
+    ]
+    turned = data.draw(st.permutations(told))
+    one, other = learned(numbered(told)), learned(numbered(turned))
+    assert_counts_as(other, known(numbered(told)))
+    torch.testing.assert_close(one.sums().gram, other.sums().gram)
+
+
+def test_an_image_that_comes_back_counts_once_with_the_last_that_is_known():
+    steps = {1: [(0, (1, 0, -1)), (1, (0, 1, -1))], 2: [(0, (-1, 1, 1))], 3: [(0, (0, -1, -1)), (2, (1, 1, 1))]}
+    ledger = learned(steps)
+    assert ledger.labels_now()[ledger.find(PRINTS[[0]])].tolist() == [[0, 1, 1]]
+    assert ledger.sums().images == 3
+    assert set(ledger.groups) == {(1,), (1, 2, 3), (3,)}  # the group (1, 2) lost its only image
+
+
+def test_an_image_that_stands_twice_in_a_step_counts_once_with_the_labels_of_both():
+    ledger = learned({1: [(0, (1, 0, -1)), (1, (0, 0, 0)), (0, (0, -1, -1))]})
+    assert ledger.labels_now()[ledger.find(PRINTS[[0]])].tolist() == [[1, 0, -1]]
+    assert ledger.sums().images == 2
+
+
+def test_counts_are_those_of_images_that_were_looked_at():
+    counts = learned({1: [(0, (1, 0, -1)), (1, (1, -1, -1))], 2: [(0, (0, -1, -1))]}).counts()
+    assert (counts.images.tolist(), counts.positives.tolist()) == ([2, 1, 0], [1, 0, 0])
+
+
+def test_a_step_may_be_empty_or_say_nothing():
+    ledger = learned({1: [(0, (1, 0, -1))]})
+    empty = ledger.with_step(2, PRINTS[[]], DESCRIBED[[]], np.empty((0, 3), np.int8), expand)
+    assert_is(empty.without_step(1), {}, names=("c",))
+    silent = with_step(ledger, 2, [(1, (-1, -1, -1))])
+    assert_is(silent, {1: [(0, (1, 0, -1))], 2: [(1, (-1, -1, -1))]})
+
+
+def test_images_are_found_by_their_fingerprints():
+    ledger = learned({1: [(3, (1, 0, 0)), (1, (1, 0, 0))]})
+    assert ledger.find(PRINTS[[1, 2, 3, 1]]).tolist() == [1, -1, 0, 1]
+    assert Ledger(WIDTH).find(PRINTS[:2]).tolist() == [-1, -1]
+    assert ledger.find(PRINTS[:0]).tolist() == []
+
+
+@given(steps=STEPS, gone=st.sampled_from(NAMES))
+@few
+def test_a_class_that_is_taken_away_was_never_labelled(steps, gone):
+    names = tuple(name for name in NAMES if name != gone)
+    ledger = learned(numbered(steps)).without_class(gone)
+    assert_is(ledger, numbered(steps), names)
+    assert_is(ledger.with_classes(NAMES), {n: silenced(rows, gone) for n, rows in numbered(steps).items()})
+
+
+def silenced(rows, gone):
+    place = NAMES.index(gone)
+    return [(image, (*labels[:place], -1, *labels[place + 1 :])) for image, labels in rows]
+
+
+@given(steps=STEPS, names=st.permutations(NAMES))
+@few
+def test_columns_may_change_places_between_steps(steps, names):
+    *first, last = steps
+    ledger = learned(numbered(first)).with_classes(names)
+    turned = [(image, tuple(labels[NAMES.index(name)] for name in names)) for image, labels in last]
+    ledger = with_step(ledger, len(steps), turned)
+    assert ledger.classes == tuple(names)
+    assert_is(ledger, numbered(steps))
+
+
+def test_a_class_has_another_name():
+    steps = {1: [(0, (1, 0, -1)), (1, (0, 1, -1))], 2: [(1, (1, 1, 1))]}
+    ledger = learned(steps).renamed("a", "x")
+    assert ledger.classes == ("x", "b", "c")
+    assert_is(ledger.renamed("x", "a"), steps)
+    assert np.array_equal(ledger.labels_now(), learned(steps).labels_now())
+    with pytest.raises(UserError, match="unknown label 'a'"):
+        ledger.renamed("a", "y")
+    with pytest.raises(UserError, match="a label of that name"):
+        ledger.renamed("x", "b")
+    with pytest.raises(UserError, match="unknown label 'a'"):
+        ledger.without_class("a")
+
+
+@given(steps=STEPS, data=st.data())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_a_step_that_is_taken_back_has_never_been(steps, data):
+    steps = numbered(steps)
+    number = data.draw(st.sampled_from(list(steps)))
+    ledger = learned(steps)
+    if cannot_undo(steps, number):
+        with pytest.raises(UserError, match=f"step {number} cannot be taken back"):
+            ledger.without_step(number)
+        return
+    names = left_names(steps, number)
+    rest = {other: rows for other, rows in steps.items() if other != number}
+    left = ledger.without_step(number)
+    assert left.numbers == tuple(rest)
+    assert_is(left, rest, names)
+    again = rest | {9: steps[number]}
+    assert_is(learned({9: steps[number]}, left.with_classes(NAMES)), again)  # and then learned once more
+
+
+@given(steps=STEPS, data=st.data())
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_steps_may_be_taken_back_in_any_order(steps, data):
+    steps = numbered(steps)
+    ledger, names = learned(steps), NAMES
+    for number in data.draw(st.permutations(list(steps))):
+        if cannot_undo(steps, number):
+            return
+        ledger, names = ledger.without_step(number), left_names(steps, number, names)
+        del steps[number]
+        assert_is(ledger, steps, names)
+    assert len(ledger.fingerprints) == len(ledger.groups) == 0
+
+
+BOTH = [(0, (1, 0, -1)), (1, (0, 1, -1))]
+
+
+@pytest.mark.parametrize(
+    ("second", "raises"),
+    [
+        ([(0, (-1, -1, 1)), (1, (-1, -1, 0))], False),  # another class
+        ([(0, (1, 0, -1)), (1, (0, 1, -1))], False),  # the same again
+        ([(0, (0, -1, -1)), (1, (-1, -1, -1))], True),  # corrects one of two that came together
+        ([(0, (0, -1, -1))], False),  # corrects an image that is alone in having these steps
+        ([(0, (1, 1, -1)), (1, (1, 1, -1))], True),
+    ],
+)
+def test_what_a_step_changed_can_be_undone_if_sums_still_tell_it(second, raises):
+    ledger = learned({1: BOTH, 2: second})
+    if raises:
+        with pytest.raises(UserError, match=r"step 2 cannot be taken back.*\((a|a, b)\).*Learn a table"):
+            ledger.without_step(2)
+    else:
+        assert_is(ledger.without_step(2), {1: BOTH}, left_names({1: BOTH, 2: second}, 2))
+
+
+def test_labels_that_a_step_completed_cannot_be_undone_among_images_that_show_the_class():
+    first, second = [(0, (1, -1, -1)), (1, (-1, -1, -1))], [(0, (-1, -1, -1)), (1, (1, -1, -1))]
+    with pytest.raises(UserError, match=r"cannot be taken back.*\(a\)"):
+        learned({1: first, 2: second}).without_step(2)
+    assert_is(learned({1: first, 2: second[1:]}).without_step(2), {1: first})  # one image: its sum is itself
+
+
+def test_a_step_that_all_images_of_a_class_had_shown_can_be_undone():
+    first, second = [(0, (1, 0, -1)), (1, (1, 1, -1))], [(0, (0, -1, -1)), (1, (1, -1, -1))]
+    assert_is(learned({1: first, 2: second}).without_step(2), {1: first})
+
+
+def test_a_class_that_nobody_has_labelled_stays_when_a_step_goes():
+    ledger = learned({1: [(0, (1, 0, -1))], 2: [(1, (1, -1, -1))]})
+    assert ledger.without_step(2).classes == ("a", "b", "c")
+    assert ledger.without_step(1).classes == ("a", "c")  # only step 1 was about b
+
+
+def test_steps_have_rising_numbers():
+    ledger = learned({4: BOTH})
+    with pytest.raises(UserError, match="step 4 cannot be learned after step 4"):
+        with_step(ledger, 4, BOTH)
+    with pytest.raises(UserError, match=r"unknown step '3'.*4"):
+        ledger.without_step(3)
+
+
+@given(steps=STEPS)
+@few
+def test_a_saved_ledger_is_the_same_to_the_bit(steps):
+    owner, other = Owner(), Owner()
+    owner.ledger = learned(numbered(steps))
+    tensors, values = state_of(owner)
+    load_state_of(other, State({name: one.clone() for name, one in tensors.items()}, values))
+    for name, value in vars(owner.ledger).items():
+        found = getattr(other.ledger, name)
+        if isinstance(value, tuple):
+            assert len(found) == len(value)
+            assert all(same(*pair) for pair in zip(found, value, strict=True)), name
+        else:
+            assert same(found, value), name
+    assert_is(other.ledger, numbered(steps))
+
+
+class Owner:
+    saved = ("ledger",)
+
+    def __init__(self):
+        self.ledger = Ledger(1)
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor | np.ndarray):
+        return type(one) is type(other) and one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other
+
+
+def test_images_that_are_not_remembered_count_again():
+    labels = np.array([[1, 0, -1]] * IMAGES, np.int8)
+    ledger = learned({1: BOTH})
+    twice = ledger.with_images(DESCRIBED, labels, expand).with_images(DESCRIBED[:3], labels[:3], expand)
+    assert not twice.remembers
+    assert twice.sums().images == 2 + IMAGES + 3
+    assert twice.counts().images.tolist() == [IMAGES + 5] * 3
+    assert twice.counts().positives.tolist() == [IMAGES + 4, 1, 0]
+    left = twice.without_step(1)
+    assert left.classes == NAMES  # who said what about the others is not known
+    torch.testing.assert_close(
+        left.sums().cross,
+        Ledger(WIDTH)
+        .with_classes(NAMES)
+        .with_images(DESCRIBED, labels, expand)
+        .with_images(DESCRIBED[:3], labels[:3], expand)
+        .sums()
+        .cross,
+    )
+
+
+def test_three_hundred_sessions_of_one_class_equal_one_session_of_all():
+    width, count = 24, 300
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(count * 4, width - 1, generator=generator, dtype=torch.float64)
+    names = tuple(f"class {place}" for place in range(count))
+    y = np.eye(count, dtype=np.int8).repeat(4, 0)
+    step, sizes = Ledger(width), set()
+    for place in range(count):
+        part = slice(4 * place, 4 * place + 4)
+        step = step.with_classes(names[: place + 1]).with_images(z[part], y[part, : place + 1], expand)
+        sizes.add((len(step.groups), step.grams[0].numel(), len(step.fingerprints)))
+    batch = Ledger(width).with_classes(names).with_images(z, y, expand)
+    one, other = (choose_ridge(ledger.sums(), names) for ledger in (step, batch))
+    assert one.ridge == pytest.approx(other.ridge, rel=1e-12)
+    torch.testing.assert_close(one.weights, other.weights, rtol=0, atol=1e-8)
+    assert sizes == {(1, width * (width + 1) // 2, 0)}  # but for a column a class, nothing grows
