@@ -22,26 +22,27 @@ from .images import (
     assert_counts_as,
     assert_is,
     expand,
-    groups,
     known,
     learned,
     numbered,
+    steps_of,
     with_step,
 )
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
 
 
+def is_present(steps):
+    return {(image, name) for image, by_class in known(steps).items() for name in NAMES if by_class[name] == 1}
+
+
 def cannot_undo(steps, number):
-    """Whether the labels before a step are mixed, and not those of now, in a class of images with the same steps."""
-    without = {other: rows for other, rows in steps.items() if other != number}
-    now, before = known(steps), known(without)
-    for group, images in groups(steps).items():
-        for name in NAMES if number in group and group != (number,) else ():
-            shown = [before[image][name] == 1 for image in images]
-            if shown != [now[image][name] == 1 for image in images] and len(set(shown)) == 2:
-                return True
-    return False
+    """Whether later steps change what a step did to the labels: it is not what taking it back has to undo."""
+    until = {other: rows for other, rows in steps.items() if other <= number}
+    before = is_present({other: rows for other, rows in until.items() if other < number})
+    without = is_present({other: rows for other, rows in steps.items() if other != number})
+    added, removed = is_present(until) - before, before - is_present(until)
+    return (is_present(steps) - without, without - is_present(steps)) != (added, removed)
 
 
 def stated(steps):
@@ -79,7 +80,7 @@ def test_an_image_that_comes_back_counts_once_with_the_last_that_is_known():
     ledger = learned(steps)
     assert ledger.labels_now()[ledger.find(PRINTS[[0]])].tolist() == [[0, 1, 1]]
     assert ledger.sums().images == 3
-    assert set(ledger.groups) == {(1,), (1, 2, 3), (3,)}  # the group (1, 2) lost its only image
+    assert set(ledger.groups) == {1, 3, 0}  # images of step 1 alone, of step 3 alone, and of several
 
 
 def test_an_image_that_stands_twice_in_a_step_counts_once_with_the_labels_of_both():
@@ -171,11 +172,16 @@ def test_a_step_that_is_taken_back_has_never_been(steps, data):
 def test_steps_may_be_taken_back_in_any_order(steps, data):
     steps = numbered(steps)
     ledger, names = learned(steps), NAMES
+    several = {image for image, numbers in steps_of(steps).items() if len(numbers) > 1}
     for number in data.draw(st.permutations(list(steps))):
-        if cannot_undo(steps, number):
+        left = {other: rows for other, rows in steps.items() if other != number}
+        together = several & set(known(steps))
+        if cannot_undo(steps, number) or together & set(known(left)) not in (set(), together):
+            with pytest.raises(UserError, match=f"step {number} cannot be taken back"):
+                ledger.without_step(number)
             return
         ledger, names = ledger.without_step(number), left_names(steps, number, names)
-        del steps[number]
+        steps = left
         assert_is(ledger, steps, names)
     assert len(ledger.fingerprints) == len(ledger.groups) == 0
 
@@ -187,31 +193,29 @@ BOTH = [(0, (1, 0, -1)), (1, (0, 1, -1))]
     ("second", "raises"),
     [
         ([(0, (-1, -1, 1)), (1, (-1, -1, 0))], False),  # another class
-        ([(0, (1, 0, -1)), (1, (0, 1, -1))], False),  # the same again
-        ([(0, (0, -1, -1)), (1, (-1, -1, -1))], True),  # corrects one of two that came together
-        ([(0, (0, -1, -1))], False),  # corrects an image that is alone in having these steps
-        ([(0, (1, 1, -1)), (1, (1, 1, -1))], True),
+        ([(2, (1, 0, 1))], False),  # another image
+        ([(1, (0, -1, -1))], False),  # says again what is absent
+        ([(0, (1, 0, -1)), (1, (0, 1, -1))], True),  # the same again
+        ([(0, (0, -1, -1))], True),  # a correction
     ],
 )
-def test_what_a_step_changed_can_be_undone_if_sums_still_tell_it(second, raises):
-    ledger = learned({1: BOTH, 2: second})
+def test_the_last_step_can_be_undone_and_an_earlier_one_unless_it_was_repeated_or_corrected(second, raises):
+    steps = {1: BOTH, 2: second}
+    ledger = learned(steps)
+    assert_is(ledger.without_step(2), {1: BOTH}, left_names(steps, 2))
     if raises:
-        with pytest.raises(UserError, match=r"step 2 cannot be taken back.*\((a|a, b)\).*Learn a table"):
-            ledger.without_step(2)
+        with pytest.raises(UserError, match=r"step 1 cannot be taken back: a later step.*\((a|a, b)\).*first"):
+            ledger.without_step(1)
     else:
-        assert_is(ledger.without_step(2), {1: BOTH}, left_names({1: BOTH, 2: second}, 2))
+        assert_is(ledger.without_step(1), {2: second}, left_names(steps, 1))
 
 
-def test_labels_that_a_step_completed_cannot_be_undone_among_images_that_show_the_class():
-    first, second = [(0, (1, -1, -1)), (1, (-1, -1, -1))], [(0, (-1, -1, -1)), (1, (1, -1, -1))]
-    with pytest.raises(UserError, match=r"cannot be taken back.*\(a\)"):
-        learned({1: first, 2: second}).without_step(2)
-    assert_is(learned({1: first, 2: second[1:]}).without_step(2), {1: first})  # one image: its sum is itself
-
-
-def test_a_step_that_all_images_of_a_class_had_shown_can_be_undone():
-    first, second = [(0, (1, 0, -1)), (1, (1, 1, -1))], [(0, (0, -1, -1)), (1, (1, -1, -1))]
-    assert_is(learned({1: first, 2: second}).without_step(2), {1: first})
+def test_images_that_came_with_steps_that_are_gone_cannot_be_told_from_others():
+    steps = {1: [(0, (1, -1, -1)), (1, (1, -1, -1))], 2: [(0, (-1, 1, -1)), (2, (-1, 1, -1))], 3: [(2, (-1, -1, 1))]}
+    left = learned(steps).without_step(3)
+    assert_is(left, {1: steps[1], 2: steps[2]}, ("a", "b"))
+    with pytest.raises(UserError, match="step 2 cannot be taken back: some of its photos had also come with a step"):
+        left.without_step(2)  # image 0 would stay, image 2 would go, and both are in one matrix
 
 
 def test_a_class_that_nobody_has_labelled_stays_when_a_step_goes():

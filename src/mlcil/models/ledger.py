@@ -140,8 +140,9 @@ class Ledger:
         statements = []
         for one in self.statements:
             kept = [column for column, name in enumerate(one.classes) if name in classes]
-            names, values = tuple(one.classes[column] for column in kept), (one.labels, one.changes, one.cross)
-            statements.append(Statement(one.number, names, one.rows, *(value[:, kept] for value in values)))
+            names = tuple(one.classes[column] for column in kept)
+            values = one.labels[:, kept], one.changes[:, kept], one.cross[:, kept]
+            statements.append(Statement(one.number, names, one.rows, *values))
         forgotten = None
         if self.forgotten is not None:
             place = {name: column for column, name in enumerate(self.classes)}
@@ -236,10 +237,10 @@ class Ledger:
         place = self.place_of(gone)
         now, without = (one[place] == PRESENT for one in (self.labels_now(), self.labels_now(statements)))
         if (blocked := ((now.astype(np.int8) - without) != gone.changes).any(axis=0)).any():
-            names = listed([name for name, one in zip(gone.classes, blocked, strict=True) if one])
+            about = listed([name for name, one in zip(gone.classes, blocked, strict=True) if one])
             raise UserError(
                 f"step {number} cannot be taken back: a later step has said something about the same labels of the "
-                f"same photos ({names}); take the later one back first, or learn a table that says what is right"
+                f"same photos ({about}); take the later one back first, or learn a table that says what is right"
             )
         stays = np.zeros(len(self.fingerprints), bool)
         for one in statements:
@@ -257,7 +258,7 @@ class Ledger:
         there = stays[self.group_of == group]
         if group != FORGOTTEN and there.any() and not there.all():
             raise UserError(
-                f"step {number} cannot be taken back: some of its photos had also come with a step that is gone by now, "
+                f"step {number} cannot be taken back: some of its photos had also come with a step that is gone now, "
                 "and sums cannot tell them from those that stay"
             )
         return group == FORGOTTEN or bool(there.all())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.words import counted, listed
 from ..data.images import PRESENT
 from .ledger import FORGOTTEN, SEVERAL, Ledger, Statement
+from .sums import Sums
 
 
 def merged(first: Ledger, second: Ledger) -> tuple[Ledger, dict[int, int]]:
@@ -62,14 +65,12 @@ class _Merger:
         grams, group_of = first.by_group(), self.placed.group_of.copy()
         for group, gram in second.by_group().items():
             rows = self.rows[second.group_of == group]
-            is_known = self.placed.group_of[rows] != FORGOTTEN
-            if is_known.all():  # the matrices of the first have these images already
-                continue
-            if is_known.any():
-                raise self._cannot_tell()
-            target = group if group == SEVERAL else self.number.get(group, group)
-            grams[target] = grams[target] + gram if target in grams else gram
-            group_of[rows] = target
+            is_new = self.placed.group_of[rows] == FORGOTTEN
+            if is_new.any():  # the matrices of the first have all others already
+                target = group if group == SEVERAL else self.number.get(group, group)
+                own = gram - self._known_part(rows[~is_new])
+                grams[target] = grams[target] + own if target in grams else own
+                group_of[rows[is_new]] = target
         return replace(told, group_of=group_of).with_grams(grams)
 
     def _numbers(self) -> dict[int, int]:
@@ -102,9 +103,14 @@ class _Merger:
                 "them learn the other's table"
             )
 
-    def _cannot_tell(self) -> UserError:
-        known = int((self.placed.group_of[self.rows] != FORGOTTEN).sum())
-        return UserError(
-            f"cannot merge exactly: both have seen {counted(known, 'photo')} that came with other photos in each, and "
-            "sums cannot tell them apart. Let one of them learn the other's table"
-        )
+    def _known_part(self, rows: NDArray[np.int64]) -> Tensor:
+        """The matrix of images that the first has as well: they must be all of some of its groups."""
+        groups = np.unique(self.placed.group_of[rows]).tolist()
+        if np.isin(self.first.group_of, groups).sum() != len(rows):
+            known = counted(int((self.placed.group_of[self.rows] != FORGOTTEN).sum()), "photo")
+            raise UserError(
+                f"cannot merge exactly: both have seen {known} that came with other photos in each, and sums cannot "
+                "tell them apart. Let one of them learn the other's table"
+            )
+        grams = self.first.by_group()
+        return sum((grams[group] for group in groups), Sums.empty(self.first.width).gram)

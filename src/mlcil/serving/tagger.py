@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -180,6 +180,39 @@ class Tagger:
         learned, report = learn(self, data, LearnOptions(**options), console)
         vars(self).update(vars(learned))
         return report
+
+    def forget(self, labels: Sequence[str] = (), *, steps: Sequence[int] = ()) -> None:
+        """Forget labels, or take steps back, as if they had never been; see `mlcil.serving.changing`.
+
+        Raises:
+            UserError: there is no such label or step, or the method cannot forget exactly.
+        """
+        from .changing import forget_labels, forget_step
+
+        changed = self
+        for number in steps:
+            changed = forget_step(changed, number)
+        vars(self).update(vars(forget_labels(changed, labels) if labels else changed))
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give labels other names, by their old ones.
+
+        Raises:
+            UserError: there is no such label, or two would have the same name.
+        """
+        from .changing import rename
+
+        vars(self).update(vars(rename(self, names)))
+
+    def merge(self, other: Tagger) -> None:
+        """Take in all that another tagger has learned, exactly as if this one had learned it.
+
+        Raises:
+            UserError: the features differ, or both have seen some photos in a way that sums cannot tell apart.
+        """
+        from .changing import merge
+
+        vars(self).update(vars(merge(self, other)))
 
     def explain(self, image: Picture, *, threshold: float | None = None, most: int = 10) -> Explanation:
         """The tags of a picture, and where in it the evidence for each lies.
