@@ -112,6 +112,24 @@ def decode_content(path: str, content: bytes, size: int, megapixels: float = MEG
         return resized(upright, size, None if box is None else _turned(box, upright.size, _orientation(image)))
 
 
+def decode_to_fit(path: str, longest: int, megapixels: float = MEGAPIXELS) -> Image.Image:
+    """Decode one image file to RGB as a person sees it, made smaller where a side has more than `longest` pixels.
+
+    Raises:
+        BadImage: the file is missing, truncated, not an image, too large, ...
+    """
+    with _opened(path, read_content(path), megapixels) as image:
+        _scale_down(image, longest)
+        return made_to_fit(upright_rgb(image), longest)
+
+
+def made_to_fit(image: Image.Image, longest: int) -> Image.Image:
+    """A copy of an image, made smaller where a side has more than `longest` pixels."""
+    small = image.copy()
+    small.thumbnail((longest, longest))
+    return small
+
+
 def upright_rgb(image: Image.Image) -> Image.Image:
     """The current frame of an image in RGB as a person sees it: turned by its EXIF orientation, on white."""
     image.load()  # a PNG may have its EXIF after the pixels; a TIFF is turned by Pillow here

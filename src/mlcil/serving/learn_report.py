@@ -20,7 +20,8 @@ from ..training.config import RunSettings
 from ..training.prepare import Say, open_contents
 from ..training.progress import duration
 from .measuring import quality
-from .step_data import StepData, in_columns, read_images, with_denials
+from .predicting import score_readable
+from .step_data import StepData, in_columns, pictures_of, read_known
 from .tagger import LabelFacts, Tagger
 
 TIMED = 8  # images by which the speed of the network is measured
@@ -149,41 +150,18 @@ def _estimate(tagger: Tagger) -> dict[str, Quality]:
 
 def _checked(before: Tagger, after: Tagger, check: str, images: str | None, say: Say) -> list[LabelChange]:
     settings = after.config.settings
-    found = read_images(check, images, open_contents(settings, say), holds_out=False)
-    parts = [in_columns(with_denials(one)[0], before.classes) for one in (found.train, found.test) if len(one)]
-    paths = [path for one in parts for path in one.paths]
-    labels = np.concatenate([one.labels for one in parts])
-    say(f"measuring on {counted(len(paths), 'photo')} of {check}")
-    kept, was, now = score_files(paths, (before, after))
+    found = in_columns(read_known(check, images, open_contents(settings, say)).images, before.classes)
+    say(f"measuring on {counted(len(found), 'photo')} of {check}")
+    kept, (was, now), _ = score_readable((before, after), pictures_of(found))
+    labels = found.labels[kept]
     how = f"measured on {counted(len(kept), 'photo')} of {check}"
     changes = []
-    old, new = (_qualities(t, s, labels[kept]) for t, s in ((before, was), (after, now[:, : len(before.classes)])))
+    old, new = (_qualities(t, s, labels) for t, s in ((before, was), (after, now[:, : len(before.classes)])))
     for place, name in enumerate(before.classes):
         if new[place].ap is not None:
             facts = replace(after.labels[place], **new[place]._asdict(), measured=how.removeprefix("measured on "))
             changes.append(LabelChange(name, old[place], new[place], how, facts))
     return changes
-
-
-def score_files(paths: Sequence[str], taggers: Sequence[Tagger]) -> tuple[Any, ...]:
-    """The places of the photos that can be read, and their scores (n, K) by each tagger."""
-    from ..data.decoding import BadImage
-
-    kept, size = [], taggers[0].config.settings.batch_size
-    scores: list[list[Any]] = [[] for _ in taggers]
-    for start in range(0, len(paths), size):
-        squares = []
-        for place in range(start, min(start + size, len(paths))):
-            try:
-                squares.append(taggers[0].square(paths[place]))
-                kept.append(place)
-            except BadImage:
-                continue
-        if squares:
-            for one, into in zip(taggers, scores, strict=True):
-                into.append(one.score_pixels(np.stack(squares)))
-    empty = [np.empty((0, len(one.classes)), np.float32) for one in taggers]
-    return np.array(kept, np.int64), *(np.concatenate([e, *s]) for e, s in zip(empty, scores, strict=True))
 
 
 def _qualities(tagger: Tagger, scores: Any, labels: Any) -> list[Quality]:

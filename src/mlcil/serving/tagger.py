@@ -27,6 +27,7 @@ from ..training.config import RunConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .evaluating import Evaluation
     from .explanation import Explanation
     from .learn_report import LearnReport
 
@@ -99,6 +100,7 @@ class Tagger:
         tagger = mlcil.Tagger.load("cats")
         tagger.predict(["a.jpg", "b.jpg"])
         tagger.learn("more.csv")
+        tagger.evaluate("known.csv")
         tagger.explain("a.jpg")
         tagger.save("cats-2")
 
@@ -177,6 +179,12 @@ class Tagger:
         learned, report = learn(self, data, LearnOptions(**options), console)
         vars(self).update(vars(learned))
         return report
+
+    def evaluate(self, data: str, images: str | None = None) -> Evaluation:
+        """How well the tagger gives the labels of a table that it knows; see `mlcil.serving.evaluating.evaluate`."""
+        from .evaluating import evaluate
+
+        return evaluate(self, data, images)
 
     def explain(self, image: Picture, *, threshold: float | None = None, most: int = 4) -> Explanation:
         """The tags of a picture, and where in it the evidence for each lies; see `mlcil.serving.explanation`."""
