@@ -19,7 +19,7 @@ from ..training.prepare import Say, open_contents
 from .measuring import percent, quality
 from .predicting import Show, score_readable
 from .step_data import in_columns, pictures_of, read_known
-from .tagger import Picture, Tagger
+from .tagger import Tagger
 
 WORST = 8  # mistakes of each kind that a label is shown with
 
@@ -61,7 +61,7 @@ class Evaluation:
         tagger: what was evaluated, in words.
         source: the table, or whatever the labels came from.
         photos: the names of the photos.
-        pictures: the photos themselves: their files, or pixels where they exist only in memory.
+        pictures: the photos themselves: their files, or pixels (H, W, 3) of those that exist only in memory.
         scores: float32 (N, K), as the tagger gives them.
         labels: int8 (N, K): 1 present, 0 absent, -1 unknown.
         results: one for each of the K labels, in the order of the columns.
@@ -78,7 +78,7 @@ class Evaluation:
     tagger: str
     source: str
     photos: tuple[str, ...]
-    pictures: Sequence[Picture]
+    pictures: Sequence[str] | Sequence[NDArray[np.uint8]]
     scores: NDArray[np.float32]
     labels: NDArray[np.int8]
     results: tuple[LabelResult, ...]
