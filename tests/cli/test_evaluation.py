@@ -33,7 +33,7 @@ def test_the_figures_are_printed_and_written(digit_tagger, digit_tables, tmp_pat
         figures = [f"{value:.1f}" for value in (one.ap, one.precision, one.recall)]
         counts = [str(one.positives), str(one.negatives)], [str(one.wrong), str(one.missed)]
         assert [one.name, *counts[0], f"{one.threshold:.2f}", *figures, *counts[1]] in cells_of(result.stdout)
-    assert f"mean AP {found.overall['mAP']:.1f}, over the 2 labels" in result.stdout
+    assert f"mean AP {found.overall['mAP']:.1f} over 2 labels\n" in result.stdout
     assert f"{found.overall['precision']:.1f} % of the tags given are right" in result.stdout
     assert f"{found.overall['recall']:.1f} % of the labels on the photos are found" in result.stdout
     assert f"F1 {found.overall['F1']:.1f}" in result.stdout
@@ -58,6 +58,7 @@ def test_a_photo_that_cannot_be_read_is_named_and_is_no_failure(digit_tagger, di
     assert result.exit_code == 0, result.output
     assert f"left out: cannot read image {tmp_path / 'gone.png'}: missing" in result.stderr
     assert "on 1 photo of t.csv" in result.stdout
+    assert "mean AP - over 0 labels; the others need photos with and without them" in result.stdout
 
 
 def test_if_no_photo_can_be_read_the_command_fails_and_writes_nothing(digit_tagger, tmp_path):

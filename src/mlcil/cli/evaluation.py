@@ -62,9 +62,11 @@ def overall_lines(found: Evaluation) -> Iterator[str]:
     """The overall figures in words."""
     figures = {name: cell_text(value) for name, value in found.overall.items()}
     measured = sum(one.ap is not None for one in found.results)
-    yield f"mean AP {figures['mAP']}, over the {counted(measured, 'label')} that can be ranked"
+    fewer = "" if measured == len(found.results) else "; the others need photos with and without them"
+    yield f"mean AP {figures['mAP']} over {counted(measured, 'label')}{fewer}"
+    right = f"{figures['precision']} % of the tags given are right (precision)"
     yield (
-        f"at the thresholds: {figures['precision']} % of the tags given are right (precision), {figures['recall']} % "
-        f"of the labels on the photos are found (recall), F1 {figures['F1']}"
+        f"at the thresholds: {'no tag was given' if found.overall['precision'] is None else right}, "
+        f"{figures['recall']} % of the labels on the photos are found (recall), F1 {figures['F1']}"
     )
     yield f"probabilities differ from the true shares by {figures['ECE']} percent points (expected calibration error)"
