@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from .methods.registry import register
     from .methods.rehearsal import Rehearsal
     from .reports.comparison import RunComparison
-    from .serving.tagger import Prediction, Tagger
+    from .serving.predictions import Prediction
+    from .serving.tagger import Tagger
 
     def methods() -> dict[str, type[Method]]:
         """Every method by its name."""
@@ -65,7 +66,7 @@ __all__ = [
 _LAZY = {
     "Method": "methods.base",
     "MethodConfig": "methods.base",
-    "Prediction": "serving.tagger",
+    "Prediction": "serving.predictions",
     "Rehearsal": "methods.rehearsal",
     "Tagger": "serving.tagger",
     "UserError": "core.errors",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mlcil.core.errors import UserError
-from mlcil.data.decoding import BadImage, decode, decode_content, decode_photo, inspect, read_content
+from mlcil.data.decoding import BadImage, decode, decode_content, decode_to_fit, inspect, read_content
 
 from .odd_bytes import exif, stored
 
@@ -64,7 +64,7 @@ def test_a_photo_keeps_its_proportions_upright_and_is_only_made_smaller(tmp_path
     wide = np.zeros((60, 120, 3), np.uint8)
     wide[:, :60] = 255  # bright on the left, which orientation 6 turns to the top
     Image.fromarray(wide).save(file, exif=exif(orientation))
-    small, whole = decode_photo(str(file), 40), decode_photo(str(file), 1000)
+    small, whole = (np.asarray(decode_to_fit(str(file), side)) for side in (40, 1000))
     assert (small.shape, whole.shape) == (
         ((20, 40, 3), (60, 120, 3)) if orientation == 1 else ((40, 20, 3), (120, 60, 3))
     )
@@ -109,6 +109,20 @@ def test_a_scaled_jpeg_is_turned_with_the_box_that_it_fills(tmp_path, orientatio
         assert difference.max() <= 2
         assert difference.mean() <= 0.5
     assert inspect(str(path), path.read_bytes())[:2] == (331, 203)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [((800, 400), (50, 100)), ((60, 40), (40, 60)), ((100, 100), (100, 100))]
+)
+def test_a_picture_is_made_to_fit_upright_and_never_enlarged(tmp_path, size, expected):
+    picture = Image.new("RGB", size, "white")
+    picture.paste("red", (0, 0, size[0] // 2, size[1]))
+    picture.save(tmp_path / "a.jpg", quality=95, exif=exif(6))  # its left is the top for a person
+    found = decode_to_fit(str(tmp_path / "a.jpg"), 100)
+    assert (found.mode, found.size) == ("RGB", expected)
+    pixels = np.asarray(found).astype(int)
+    assert np.abs(pixels[2, 2] - [255, 0, 0]).max() < 20
+    assert np.abs(pixels[-3, -3] - [255, 255, 255]).max() < 20
 
 
 @pytest.mark.parametrize("limit", [40, 60])  # Pillow refuses 100 pixels, or only warns

@@ -11,7 +11,8 @@ from PIL import Image
 from mlcil.core.state import prefixed
 from mlcil.evaluation.results import evaluate
 from mlcil.evaluation.scores import ScoredImages
-from mlcil.serving.tagger import LabelFacts, Tagger
+from mlcil.serving.records import LabelFacts
+from mlcil.serving.tagger import Tagger
 from mlcil.training.config import make_config
 from mlcil.training.folder import save_state
 from mlcil.training.prepare import prepare_method

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..serving.predicting import Show
+
+PROGRESS_SECONDS = 5.0  # between two lines of progress
 
 
 def make_console() -> Console:
@@ -15,3 +21,28 @@ def make_console() -> Console:
 
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=140)
+
+
+def say(console: Console, text: str) -> None:
+    """Print one line as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def to_stderr(text: str) -> None:
+    """Print one line that is not part of the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def progress(before: int = 0) -> Show:
+    """What prints now and then how many photos are done; `before` of them were done before."""
+    from ..serving.predicting import time_left
+
+    began, said = time.monotonic(), time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PROGRESS_SECONDS:
+            said = time.monotonic()
+            to_stderr(time_left(began, done + before, total + before, before))
+
+    return show

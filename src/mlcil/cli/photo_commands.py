@@ -151,4 +151,36 @@ def tagger(
     print(Tagger.load(run, session).save(out, slim=slim))
 
 
-COMMANDS = (learn, predict, inspect, forget, merge, thresholds, tagger)
+def evaluate(
+    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    data: Annotated[str, typer.Argument(metavar="TABLE", help="Photos and their labels; see `mlcil datasets`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for the figures and a page that shows mistakes. [default: print]")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="Folder to which the paths in the table are relative.")] = None,
+) -> None:
+    """Measure how well a tagger does on photos whose labels are known, and show its mistakes.
+
+    Every row of the table was looked at for the labels of that table: a row without one of them is its negative. A
+    label -x says that the photo does not show x.
+    """
+    from .evaluation import run_evaluate
+
+    if not run_evaluate(tagger, data, images, out, make_console()):
+        sys.exit(1)
+
+
+def export(
+    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    onnx: Annotated[Path | None, typer.Option(help="ONNX file to write, with a script that uses it beside it.")] = None,
+    slim: Annotated[
+        Path | None, typer.Option(help="New folder for a tagger without what only further learning needs.")
+    ] = None,
+) -> None:
+    """Write a tagger for other programs: as an ONNX model, or without its sums."""
+    from .tagging import run_export
+
+    run_export(tagger, onnx, slim, make_console())
+
+
+COMMANDS = (learn, predict, inspect, forget, merge, thresholds, tagger, export, evaluate)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,12 +21,13 @@ from ..serving.changing import choose_thresholds, forget_labels, forget_step, me
 from ..serving.learn_report import LearnReport, Quality
 from ..serving.learning import LearnOptions, learn
 from ..serving.photo_lists import list_photos
-from ..serving.predicting import Journal, Outcome, Show, Wish, tag_photos, time_left
+from ..serving.predicting import Journal, Outcome, Wish, tag_photos
 from ..serving.prediction_files import check_format, write_predictions
-from ..serving.tagger import LabelFacts, Tagger
+from ..serving.records import LabelFacts
+from ..serving.tagger import Tagger
+from .console import progress, say, to_stderr
 
 SHOWN = 100  # labels that a table shows
-PROGRESS_SECONDS = 5.0  # between two lines of progress
 CHANGE = 0.5  # percent points of AP below which a change is not worth a line
 
 
@@ -41,7 +41,7 @@ def run_learn(
         source: the tagger that learns more; None starts a new one.
         names: renamings, as old=new; they come before the table is read.
     """
-    _check_free(out)
+    check_free(out)
     tagger = None if source is None else Tagger.load(source)
     if names:
         tagger = rename(_needed(tagger), dict(_pair(text) for text in names))
@@ -55,7 +55,7 @@ def run_learn(
         if options.work is not None:
             shutil.rmtree(options.work, ignore_errors=True)
         show_report(learned, report, console)
-    _say(console, f"saved {out}")
+    say(console, f"saved {out}")
 
 
 def show_report(tagger: Tagger, report: LearnReport, console: Console) -> None:
@@ -63,19 +63,19 @@ def show_report(tagger: Tagger, report: LearnReport, console: Console) -> None:
     facts = [one for one in tagger.labels if one.name in report.labels]
     title = f"learned from {counted(report.plan.images, 'photo')} in {report.seconds:.0f} s"
     console.print(label_table(tagger, facts, title))
-    _say(console, f"measured on {report.measured}" if report.measured else "not measured: no photos were set aside")
+    say(console, f"measured on {report.measured}" if report.measured else "not measured: no photos were set aside")
     if report.changes:
         _show_changes(report, console)
     for level, text in report.findings:
         if level < Level.NOTE:
-            _say(console, f"note: {text}")
+            say(console, f"note: {text}")
 
 
 def _show_changes(report: LearnReport, console: Console) -> None:
     moved = [one for one in report.changes if abs((one.after.ap or 0) - (one.before.ap or 0)) >= CHANGE]
     mean = _mean_ap([one.before for one in report.changes]), _mean_ap([one.after for one in report.changes])
     known = counted(len(report.changes), "label")
-    _say(console, f"the {known} that it knew before: mean AP {mean[0]:.1f} -> {mean[1]:.1f} ({report.changes[0].how})")
+    say(console, f"the {known} that it knew before: mean AP {mean[0]:.1f} -> {mean[1]:.1f} ({report.changes[0].how})")
     if moved:
         table = Table("label", title=f"labels whose AP changed by {CHANGE} or more")
         for heading in ("AP before", "after", "precision before", "after", "recall before", "after"):
@@ -114,20 +114,20 @@ def run_predict(
     done = {} if journal is None else journal.outcomes
     left = [path for path in paths if path not in done]
     if len(left) < len(paths):
-        _report(f"going on: {counted(len(paths) - len(left), 'photo')} of {len(paths)} were tagged before")
-    found = tag_photos(tagger, left, wish, _progress(len(paths) - len(left)))
+        to_stderr(f"going on: {counted(len(paths) - len(left), 'photo')} of {len(paths)} were tagged before")
+    found = tag_photos(tagger, left, wish, progress(len(paths) - len(left)))
     outcomes = dict(done)
     for outcome in found if journal is None else journal.record(found):
         outcomes[outcome.prediction.image] = outcome
         if outcome.error is not None:
-            _report(f"left out: cannot read image {outcome.prediction.image}: {outcome.error}")
+            to_stderr(f"left out: cannot read image {outcome.prediction.image}: {outcome.error}")
         elif out is None:
             console.print(prediction_line(outcome), soft_wrap=True)
     ordered = [outcomes[path] for path in paths]
     if out is not None and journal is not None:
         write_predictions(out, ordered)
         journal.close()
-        _say(console, f"wrote {out}: {counted(len(ordered), 'photo')}")
+        say(console, f"wrote {out}: {counted(len(ordered), 'photo')}")
     return ordered, all(one.error is None for one in ordered)
 
 
@@ -151,8 +151,8 @@ def _each_sidecar(work: Sequence[tuple[Path, Callable[[Path], bool]]], console: 
             changed += deed(photo)
         except (BadSidecar, UserError) as error:
             bad += 1
-            _report(f"left out: the sidecar of {photo}: {error}")
-    _say(console, f"{counted(changed, 'sidecar')} changed")
+            to_stderr(f"left out: the sidecar of {photo}: {error}")
+    say(console, f"{counted(changed, 'sidecar')} changed")
     return not bad
 
 
@@ -167,7 +167,7 @@ def run_inspect(source: Path, console: Console) -> None:
     """Print what a tagger is, what it knows, and what it learned from."""
     tagger = Tagger.load(source)
     settings = tagger.config.settings
-    _say(console, f"{source}: {settings.method} on {settings.backbone}, {tagger.size} pixels, {tagger.weights}")
+    say(console, f"{source}: {settings.method} on {settings.backbone}, {tagger.size} pixels, {tagger.weights}")
     console.print(label_table(tagger, tagger.labels, counted(len(tagger.labels), "label")))
     table = Table("step", "when", "photos", "seen before", "from", "new labels", title="what it learned from")
     for step in tagger.steps:
@@ -180,7 +180,7 @@ def run_inspect(source: Path, console: Console) -> None:
 
 def run_forget(source: Path, labels: Sequence[str], steps: Sequence[int], out: Path, console: Console) -> None:
     """Write the tagger without some labels or steps."""
-    _check_free(out)
+    check_free(out)
     if not labels and not steps:
         raise UserError("nothing to forget: give --label NAME or --step NUMBER")
     tagger = Tagger.load(source)
@@ -189,15 +189,15 @@ def run_forget(source: Path, labels: Sequence[str], steps: Sequence[int], out: P
     if labels:
         tagger = forget_labels(tagger, labels)
     tagger.save(out)
-    _say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
+    say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
 
 
 def run_merge(first: Path, second: Path, out: Path, console: Console) -> None:
     """Write two taggers as one."""
-    _check_free(out)
+    check_free(out)
     tagger = merge(Tagger.load(first), Tagger.load(second))
     tagger.save(out)
-    _say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
+    say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
 
 
 def run_thresholds(
@@ -210,12 +210,31 @@ def run_thresholds(
             raise UserError("give --out FOLDER for the tagger with these thresholds; the old one stays as it is")
         tagger = choose_thresholds(tagger, dict(_threshold(text) for text in given), precision)
         tagger.save(out)
-        _say(console, f"saved {out}")
+        say(console, f"saved {out}")
     table = Table("label", "threshold", "whose")
     for name, value in zip(tagger.classes, tagger.thresholds, strict=True):
         whose = "chosen" if name in (tagger.chosen or {}) else "the tagger's own"
         table.add_row(Text(name), f"{value:.4f}", whose)
     console.print(table)
+
+
+def run_export(source: Path, onnx: Path | None, slim: Path | None, console: Console) -> None:
+    """Write a tagger as an ONNX model, or without what only further learning needs."""
+    if onnx is None and slim is None:
+        raise UserError("nothing to write: give --onnx FILE or --slim FOLDER")
+    tagger = Tagger.load(source)
+    if slim is not None:
+        tagger.save(slim, slim=True)
+        say(console, f"saved {slim}: it can tag, but not learn more")
+    if onnx is not None:
+        from ..serving.export import export_onnx
+
+        made = export_onnx(tagger, onnx)
+        say(
+            console,
+            f"wrote {made.path} ({made.size / 1e6:.1f} MB), at most {made.difference:.0e} from the tagger's own",
+        )
+        say(console, f"wrote {made.script}: python {made.script} {made.path} photo.jpg")
 
 
 def _threshold(text: str) -> tuple[str, float | None]:
@@ -241,7 +260,7 @@ def _needed(tagger: Tagger | None) -> Tagger:
     return tagger
 
 
-def _check_free(out: Path) -> None:
+def check_free(out: Path) -> None:
     """Say at once, and not after the work, that a folder is taken."""
     if out.exists():
         raise UserError(f"{out} exists already; choose another --out, nothing is ever overwritten")
@@ -252,18 +271,6 @@ def _identity(source: Path) -> str:
     return sums.read_text().split()[0] if sums.is_file() else str(source.resolve())
 
 
-def _progress(before: int) -> Show:
-    began, said = time.monotonic(), time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal said
-        if time.monotonic() - said >= PROGRESS_SECONDS:
-            said = time.monotonic()
-            _report(time_left(began, done + before, total + before, before))
-
-    return show
-
-
 def _mean_ap(values: Sequence[Quality]) -> float:
     known = [one.ap for one in values if one.ap is not None]
     return sum(known) / len(known) if known else 0.0
@@ -271,11 +278,3 @@ def _mean_ap(values: Sequence[Quality]) -> float:
 
 def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -59,21 +59,6 @@ def decode(path: str, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.u
     return decode_content(path, read_content(path), size, megapixels)
 
 
-def decode_photo(path: str, longest: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
-    """Decode one image file to RGB as a person sees it, in its own proportions.
-
-    Returns:
-        uint8 (H, W, 3); its longer side is at most `longest`.
-
-    Raises:
-        BadImage: as `decode`.
-    """
-    with _opened(path, read_content(path), megapixels) as image:
-        upright = upright_rgb(image)
-        upright.thumbnail((longest, longest), Image.Resampling.LANCZOS)
-        return np.asarray(upright)
-
-
 def resized(image: Image.Image, size: int, box: Box | None = None) -> NDArray[np.uint8]:
     """An RGB image, or a box (left, top, right, bottom) of it, squashed to a square, uint8 (size, size, 3)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))
@@ -125,6 +110,24 @@ def decode_content(path: str, content: bytes, size: int, megapixels: float = MEG
         box = _scale_down(image, size)
         upright = upright_rgb(image)
         return resized(upright, size, None if box is None else _turned(box, upright.size, _orientation(image)))
+
+
+def decode_to_fit(path: str, longest: int, megapixels: float = MEGAPIXELS) -> Image.Image:
+    """Decode one image file to RGB as a person sees it, made smaller where a side has more than `longest` pixels.
+
+    Raises:
+        BadImage: the file is missing, truncated, not an image, too large, ...
+    """
+    with _opened(path, read_content(path), megapixels) as image:
+        _scale_down(image, longest)
+        return made_to_fit(upright_rgb(image), longest)
+
+
+def made_to_fit(image: Image.Image, longest: int) -> Image.Image:
+    """A copy of an image, made smaller where a side has more than `longest` pixels."""
+    small = image.copy()
+    small.thumbnail((longest, longest))
+    return small
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..core.errors import UserError
-from ..data.decoding import BadImage, decode, decode_photo, resized
+from ..data.decoding import BadImage, decode, decode_to_fit, resized
 from ..data.images import PRESENT
 from ..data.sources import load
 from ..serving.explanation import MOST, ExplainedTag, Explanation, check_has_maps, explain
@@ -81,7 +81,7 @@ def _explain_file(run: Tagger, image: Path, drawing: Path, threshold: float | No
     settings = run.config.settings
     try:
         pixels = decode(str(image), settings.image_size, settings.megapixels)
-        photo = decode_photo(str(image), LONGEST, settings.megapixels)
+        photo = np.asarray(decode_to_fit(str(image), LONGEST, settings.megapixels))
     except BadImage as error:
         return Explained(image, None, drawing, str(error))
     explanation = explain(run, pixels, threshold, most, photo)
@@ -148,7 +148,7 @@ def maps_for_report(run_path: Path, count: int) -> list[tuple[str, Figure]]:
     for path, pixels, labels in pick_test_images(run, count):
         caption = f"{Path(path).name} after session {run.session}; true labels: {', '.join(labels)}"
         has_file = Path(path).is_file()  # images of a built-in data set have none
-        photo = decode_photo(path, ON_PAGE, run.config.settings.megapixels) if has_file else None
+        photo = np.asarray(decode_to_fit(path, ON_PAGE, run.config.settings.megapixels)) if has_file else None
         drawings.append((caption, draw(explain(run, pixels, photo=photo), ON_PAGE)))
     return drawings
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.files import write_text
 from ..core.words import counted
 from .collect import collect
+from .page import template
 from .runs import Collection, Group
 from .sections import SectionWriter
-from .style import COLOURS
-from .table import cell_text, sort_key
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 def write_report(
@@ -47,13 +41,12 @@ def write_report(
         UserError: there is no run to show, or a file cannot be written.
     """
     collection = collect(paths)
-    text = _template().render(
+    text = template("report.html").render(
         title=title,
         lead=_lead(collection),
         paragraphs=[part for part in re.split(r"\n\s*\n", explanation.strip()) if part],
         sections=SectionWriter(collection, out, say).sections(images),
         settings=collection.settings,
-        colours=COLOURS,
         commands=[*commands, *collection.commands],
         groups=[(group, _commands(group)) for group in collection.groups],
         problems=collection.problems,
@@ -61,15 +54,6 @@ def write_report(
     page = out / "index.html"
     write_text(page, text)
     return page
-
-
-def _template() -> Template:
-    import jinja2
-
-    source = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"cell_text": cell_text, "sort_key": sort_key}
-    return environment.from_string(source)
 
 
 def _lead(collection: Collection) -> str:

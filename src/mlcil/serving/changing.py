@@ -13,8 +13,9 @@ from ..core.state import State
 from ..methods.analytic import Analytic
 from ..models.ledger import Ledger
 from ..models.merging import merged
+from .records import LabelFacts, Step
 from .restoring import restored
-from .tagger import LabelFacts, Step, Tagger
+from .tagger import Tagger
 
 
 def forget_labels(tagger: Tagger, names: Sequence[str]) -> Tagger:

@@ -20,8 +20,9 @@ from ..models.ledger import Ledger
 from ..training.config import RunSettings
 from ..training.progress import duration
 from .measuring import quality
+from .records import LabelFacts
 from .step_data import StepData
-from .tagger import LabelFacts, Tagger
+from .tagger import Tagger
 
 TIMED = 8  # images by which the speed of the network is measured
 BACKWARD = 3.0  # a training step takes about this many times the forward pass

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.errors import UserError
-from ..core.files import read_json, write_json
 from ..core.state import State
 from ..core.words import counted
-from ..data.images import PRESENT
-from ..data.protocol import Session, Validation
+from ..data.protocol import Session
 from ..evaluation.calibration import Calibration
 from ..methods.analytic import Analytic
 from ..methods.base import Method
@@ -33,12 +28,14 @@ from ..training.learner import Learner
 from ..training.prepare import make_feed, prepare_method
 from ..training.progress import Reporter
 from .learn_report import LabelChange, LearnReport, Plan, estimated_changes, make_plan, measured_changes, too_similar
+from .lesson import counted_facts, make_session, work_folder
 from .loading import weights_text
 from .measuring import measured
+from .records import LabelFacts, Step
 from .restoring import restored
 from .starting import start_config
 from .step_data import Photos, StepData, read_check, read_step
-from .tagger import LabelFacts, Step, Tagger
+from .tagger import Tagger
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
 FIXED = ("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer")
@@ -199,7 +196,7 @@ class _Lesson:
         backbone, say = method.tagger.backbone, self.reporter.say
         feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
         trains = method.trains(session)
-        folder = _work_folder(self.options.work, self.config, session) if trains else RunFolder(Path())
+        folder = work_folder(self.options.work, self.config, session) if trains else RunFolder(Path())
         learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
         progress, start, opening = folder.progress_file(self.number), None, 0.0
         if trains and progress.exists():
@@ -238,7 +235,7 @@ class _Lesson:
         steps = (*(() if self.before is None else self.before.steps), record)
         weights = weights_text(self.config) if self.before is None else self.before.weights
         chosen = None if self.before is None else self.before.chosen
-        tagger = Tagger(self.config, method, _counted(facts, step, method), steps, calibration, chosen, weights)
+        tagger = Tagger(self.config, method, counted_facts(facts, step, method), steps, calibration, chosen, weights)
         return tagger
 
     def _measured(self, tagger: Tagger, step: StepData, session: Session, fabric: Fabric) -> tuple[Tagger, str]:
@@ -272,76 +269,3 @@ class _Lesson:
         scores = self._score(self.before, check, fabric), self._score(after, check, fabric)
         words = f"{counted(len(check.rows), 'photo')} of {Path(str(self.options.check)).name}"
         return measured_changes(self.before, after, scores, check.images.labels, words)
-
-
-def make_session(step: StepData, number: int, validation: float) -> Session:
-    """The photos of a step as a session of a protocol.
-
-    Arguments:
-        validation: the part of them that is set aside to find thresholds with; which ones, their content decides.
-    """
-    images, first = step.train.images, step.first
-    prints = np.zeros(int(step.train.rows.max(initial=-1)) + 1, np.int64)
-    assert images.fingerprints is not None
-    prints[step.train.rows] = images.fingerprints
-    chance = (images.fingerprints.astype(np.uint64) >> np.uint64(11)).astype(np.float64) / 2.0**53
-    aside = chance < validation
-    is_needed = ~((images.labels == PRESENT) & ~aside[:, None]).any(axis=0) & (images.labels == PRESENT).any(axis=0)
-    aside &= ~(images.labels[:, is_needed] == PRESENT).any(axis=1)
-    annotations = np.full((len(prints), len(images.classes) - first), -1, np.int8)
-    annotations[step.train.rows] = images.labels[:, first:]
-    return Session(
-        number,
-        first,
-        len(images.classes),
-        images.classes,
-        step.train.rows[~aside],
-        images.labels[~aside],
-        annotations,
-        Validation(step.train.rows[aside], images.labels[aside]),
-        prints,
-    )
-
-
-def _counted(facts: tuple[LabelFacts, ...], step: StepData, method: Method) -> tuple[LabelFacts, ...]:
-    """The facts with how many photos each label was learned from."""
-    if isinstance(method, Analytic):
-        images, positives = method.ledger.counts()
-        return tuple(replace(one, images=int(images[k]), positives=int(positives[k])) for k, one in enumerate(facts))
-    labels = step.train.images.labels
-    seen, shown = (labels >= 0).sum(axis=0), (labels == PRESENT).sum(axis=0)
-    return tuple(
-        replace(one, images=(one.images or 0) + int(seen[k]), positives=(one.positives or 0) + int(shown[k]))
-        if one.name in step.stated
-        else one
-        for k, one in enumerate(facts)
-    )
-
-
-def _work_folder(path: Path | None, config: RunConfig, session: Session) -> RunFolder:
-    """Where checkpoints of the training go; what another table or other settings left there is removed."""
-    if path is None:
-        return _NoFolder(Path())
-    digest = hashlib.sha256(repr(sorted(config._flat().items())).encode())
-    for part in (session.fingerprints, session.labels):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    mark = path / "lesson.json"
-    if path.exists() and not (mark.exists() and read_json(mark) == digest.hexdigest()):
-        shutil.rmtree(path)
-    folder = RunFolder(path)
-    if not path.exists():
-        folder.open(config)
-        write_json(mark, digest.hexdigest())
-    else:
-        folder.open(config)
-    return folder
-
-
-class _NoFolder(RunFolder):
-    """Keeps nothing."""
-
-    def log(self, *records: Mapping[str, Any]) -> None:
-        """Forget it."""
-
-    def save(self, file: Path, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
-        """Forget it."""

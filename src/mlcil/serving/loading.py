@@ -16,8 +16,9 @@ from ..models.backbone import SMALL, Backbone
 from ..training.config import RunConfig, make_config, read_config
 from ..training.folder import RunFolder, load_state
 from .measuring import measured
+from .records import LabelFacts, Step
 from .restoring import reason_of, restored
-from .tagger import LabelFacts, Step, Tagger
+from .tagger import Tagger
 from .tagger_files import CONFIG, load_folder
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..evaluation.metrics import Floats, average_precision
-from .tagger import LabelFacts, Tagger
+from .records import LabelFacts
+from .tagger import Tagger
 
 
 def measured(tagger: Tagger, scores: NDArray[Any], labels: NDArray[np.int8], words: str) -> list[LabelFacts]:
@@ -22,7 +23,7 @@ def measured(tagger: Tagger, scores: NDArray[Any], labels: NDArray[np.int8], wor
     """
     ap, precision, recall = quality(scores, labels, tagger.thresholds)
     return [
-        replace(one, ap=_percent(ap[k]), precision=_percent(precision[k]), recall=_percent(recall[k]), measured=words)
+        replace(one, ap=percent(ap[k]), precision=percent(precision[k]), recall=percent(recall[k]), measured=words)
         for k, one in enumerate(tagger.labels)
         if not np.isnan(ap[k])
     ]
@@ -45,5 +46,6 @@ def quality(scores: NDArray[Any], labels: NDArray[np.int8], thresholds: Floats) 
     return next(made), next(made), next(made)
 
 
-def _percent(value: float) -> float | None:
+def percent(value: float) -> float | None:
+    """A share in percent, None for NaN."""
     return None if np.isnan(value) else 100 * float(value)

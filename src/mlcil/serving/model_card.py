@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterator
 
 from ..core.words import counted, listed
-from .tagger import Step, Tagger
+from .records import Step
+from .tagger import Tagger
 
 COLUMNS = ("name", "step", "learned", "positives", "images", "threshold", "ap", "precision", "recall", "measured_on")
 

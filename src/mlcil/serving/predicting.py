@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..data.decoding import BadImage
-from ..evaluation.metrics import Floats
 from ..training.progress import duration
-from .tagger import Prediction, Tagger
+from .pictures import Picture
+from .predictions import Prediction
+from .tagger import Tagger
 
+Scores = NDArray[np.float32]
 DECODERS = 2  # threads that read photos while the network computes
 
 
@@ -46,18 +49,31 @@ def tag_photos(
 ) -> Iterator[Outcome]:
     """The tags of photos, one after another.
 
-    While the network computes one batch, the photos of the next are read.
-
     Raises:
         UserError: the wish cannot be met.
     """
     thresholds = tagger.thresholds_for(wish.threshold, wish.precision)
-    size = tagger.config.settings.batch_size
+    for photo, found in zip(photos, score_photos([tagger], photos, show), strict=True):
+        if isinstance(found, BadImage):
+            yield Outcome(Prediction(photo, ()), found.reason)
+        else:
+            yield Outcome(tagger.prediction(photo, found[0], thresholds, wish.top))
+
+
+def score_photos(
+    taggers: Sequence[Tagger], photos: Sequence[Picture], show: Show = lambda done, total: None
+) -> Iterator[tuple[Scores, ...] | BadImage]:
+    """The scores (K,) of each photo by each tagger, one photo after another, or why it cannot be read.
+
+    While the networks compute one batch, the photos of the next are read. They are read once, as the first tagger
+    wants them.
+    """
+    size = taggers[0].config.settings.batch_size
     parts = [photos[start : start + size] for start in range(0, len(photos), size)]
 
-    def read(photo: str) -> Any:
+    def read(photo: Picture) -> NDArray[np.uint8] | BadImage:
         try:
-            return tagger.square(photo)
+            return taggers[0].square(photo)
         except BadImage as error:
             return error
 
@@ -67,21 +83,36 @@ def tag_photos(
         for place, part in enumerate(parts):
             squares = [one.result() for one in ahead]
             ahead = [pool.submit(read, photo) for photo in (parts[place + 1] if parts[place + 1 :] else ())]
-            yield from _tagged(tagger, part, squares, thresholds, wish.top)
+            good = [one for one in squares if not isinstance(one, BadImage)]
+            scores = zip(*(one.score_pixels(np.stack(good)) for one in taggers), strict=True) if good else iter(())
+            yield from (one if isinstance(one, BadImage) else next(scores) for one in squares)
             done += len(part)
             show(done, len(photos))
 
 
-def _tagged(
-    tagger: Tagger, photos: Sequence[str], squares: Sequence[Any], thresholds: Floats, top: int | None
-) -> Iterator[Outcome]:
-    good = [one for one in squares if not isinstance(one, BadImage)]
-    scores = iter(tagger.score_pixels(np.stack(good)) if good else ())
-    for photo, square in zip(photos, squares, strict=True):
-        if isinstance(square, BadImage):
-            yield Outcome(Prediction(photo, ()), square.reason)
+class Readable(NamedTuple):
+    """The scores of those photos that can be read."""
+
+    places: NDArray[np.int64]  # (n,) of them among all photos
+    scores: tuple[Scores, ...]  # (n, K) by each tagger
+    bad: tuple[str, ...]  # a line for each of the others
+
+
+def score_readable(
+    taggers: Sequence[Tagger], photos: Sequence[Picture], show: Show = lambda done, total: None
+) -> Readable:
+    """Score photos by each tagger, and leave out what cannot be read; see `score_photos`."""
+    places, bad = [], []
+    kept: list[tuple[Scores, ...]] = []
+    for place, found in enumerate(score_photos(taggers, photos, show)):
+        if isinstance(found, BadImage):
+            bad.append(str(found))
         else:
-            yield Outcome(tagger.prediction(photo, next(scores), thresholds, top))
+            places.append(place)
+            kept.append(found)
+    empty = [np.empty((0, len(one.classes)), np.float32) for one in taggers]
+    scores = (np.stack([row[k] for row in kept]) if kept else none for k, none in enumerate(empty))
+    return Readable(np.array(places, np.int64), tuple(scores), tuple(bad))
 
 
 class Journal:
@@ -141,7 +172,7 @@ def as_record(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_of(record: dict[str, Any]) -> Outcome:
     """The inverse of `as_record`."""
-    from .tagger import Tag
+    from .predictions import Tag
 
     tags = tuple(Tag(**one) for one in record["tags"])
     return Outcome(Prediction(record["image"], tags), record.get("error"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,32 +108,43 @@ def read_check(data: str, settings: RunSettings, known: Sequence[str], say: Say)
         UserError: it cannot be read, or has none of the labels.
     """
     contents = open_contents(settings, say)
-    found = read_images(data, settings.images, contents, holds_out=False)
-    train, test = (with_denials(one)[0] for one in (found.train, found.test))
-    if not set(train.classes) & set(known):
+    found = read_known(data, settings.images, contents).images
+    if not set(found.classes) & set(known):
         raise UserError(f"{data} has none of the labels that the tagger knows ({listed(known)})")
-    whole = joined(in_columns(train, known), in_columns(test, known))
-    return _opened(fingerprinted(whole, contents), settings, contents, say)
-
-
-def joined(first: LabelledImages, second: LabelledImages) -> LabelledImages:
-    """The images of two parts with the same columns, one after another."""
-    digests = None if first.digests is None or second.digests is None else first.digests + second.digests
-    in_memory = None if first.pixels is None or second.pixels is None else [first.pixels, second.pixels]
-    return replace(
-        first,
-        paths=first.paths + second.paths,
-        labels=np.concatenate([first.labels, second.labels]),
-        digests=digests,
-        pixels=None if in_memory is None else np.concatenate(in_memory),
-        arrivals=None,
-    )
+    return _opened(in_columns(found, known), settings, contents, say)
 
 
 def read_images(data: str, images: str | None, contents: Contents, holds_out: bool) -> DataSet:
     """Read a table or any other data set; a part without photos stays empty."""
     found = read(data, images)
     return found.united(contents, holds_out) if isinstance(found, Listing) else found
+
+
+class Known(NamedTuple):
+    """Photos whose labels are known, and what their owner should know about them."""
+
+    images: LabelledImages
+    findings: tuple[Finding, ...]
+
+
+def read_known(data: str, images: str | None, contents: Contents) -> Known:
+    """Read photos to measure on: all of a table, whatever its split, or the test images of a published data set.
+
+    Raises:
+        UserError: the data cannot be read, or contradict themselves.
+    """
+    found = read(data, images)
+    if not isinstance(found, Listing):
+        return Known(with_denials(fingerprinted(found.test, contents))[0], found.findings)
+    # Neither splits nor sessions matter here, so each photo is one, whatever it is listed for.
+    plain = replace(found, parts=("train",) * len(found.paths), arrivals=np.zeros_like(found.arrivals))
+    whole = plain.united(contents, draws=False)
+    return Known(with_denials(whole.train)[0], whole.findings)
+
+
+def pictures_of(images: LabelledImages) -> Sequence[str] | list[NDArray[np.uint8]]:
+    """What to read: the files, or the pixels (H, W, 3) of images that exist only in memory."""
+    return images.paths if images.pixels is None else list(images.pixels)
 
 
 def with_denials(images: LabelledImages) -> tuple[LabelledImages, NDArray[np.bool_]]:

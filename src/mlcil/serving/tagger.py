@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,83 +16,26 @@ from torch import Tensor
 from ..core.errors import UserError, unknown_name
 from ..core.words import counted, listed
 from ..data.augmentation import normalise
-from ..data.decoding import decode, decode_photo, resized, upright_rgb
+from ..data.decoding import decode, decode_to_fit, resized, upright_rgb
 from ..data.pixels import MemoryPixels
 from ..evaluation.calibration import DEFAULT_THRESHOLD, Calibration, stored_thresholds
 from ..evaluation.metrics import Floats
 from ..methods.analytic import Analytic
 from ..methods.base import Method
 from ..training.config import RunConfig
+from .pictures import Picture, as_list, picture_of
+from .predictions import Prediction, Tag
+from .records import LabelFacts, Step
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .evaluating import Evaluation
     from .explanation import Explanation
     from .learn_report import LearnReport
 
-# A file, a PIL image of any mode, or pixels (H, W), (H, W, 3) or (H, W, 4) as bytes, bools or numbers from 0 to 1.
-Picture = str | Path | Image.Image | NDArray[Any]
-
 
 PHOTO_SIDE = 1000  # pixels of the longer side of a photo that is explained
-
-
-class Tag(NamedTuple):
-    """A label that a photo may have."""
-
-    name: str
-    score: float  # as the model gives it, in 0..1
-    probability: float  # the score after calibration; the same where the model's own scores are calibrated
-    threshold: float  # the label counts as present if the score is above
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The tags of one photo, the most probable first."""
-
-    image: str
-    tags: tuple[Tag, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The labels alone."""
-        return tuple(tag.name for tag in self.tags)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One dictionary per tag: `pandas.DataFrame([row for one in predictions for row in one.rows()])`."""
-        return [{"image": self.image, **tag._asdict()} for tag in self.tags]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One time that the tagger learned."""
-
-    number: int  # counted from 1, and never used again
-    learned: str  # date and time, as in 2026-11-18T09:30:00+00:00
-    source: str  # the table, or whatever the labels came from
-    images: int  # that it learned from
-    returning: int  # images among them that an earlier step had as well
-    labels: tuple[str, ...]  # that were looked for
-    new_labels: tuple[str, ...]  # that the tagger did not know before
-
-
-@dataclass(frozen=True)
-class LabelFacts:
-    """What is known about a label.
-
-    `ap`, `precision` and `recall` are in percent, on photos that `measured` names in words; the latter two at the
-    threshold of that time. None is unknown.
-    """
-
-    name: str
-    step: int | None = None  # in which it was first learned
-    learned: str = ""
-    positives: int | None = None  # photos that show it
-    images: int | None = None  # photos on which it was looked for
-    ap: float | None = None
-    precision: float | None = None
-    recall: float | None = None
-    measured: str = ""
 
 
 @dataclass(eq=False)
@@ -102,6 +45,7 @@ class Tagger:
         tagger = mlcil.Tagger.load("cats")
         tagger.predict(["a.jpg", "b.jpg"])
         tagger.learn("more.csv")
+        tagger.evaluate("known.csv")
         tagger.explain("a.jpg")
         tagger.save("cats-2")
 
@@ -181,6 +125,12 @@ class Tagger:
         vars(self).update(vars(learned))
         return report
 
+    def evaluate(self, data: str, images: str | None = None) -> Evaluation:
+        """How well the tagger gives the labels of a table that it knows; see `mlcil.serving.evaluating.evaluate`."""
+        from .evaluating import evaluate
+
+        return evaluate(self, data, images)
+
     def forget(self, labels: Sequence[str] = (), *, steps: Sequence[int] = ()) -> None:
         """Forget labels, or take steps back, as if they had never been; see `mlcil.serving.changing`.
 
@@ -228,7 +178,7 @@ class Tagger:
         from .explanation import explain
 
         if isinstance(image, str | Path):
-            photo = decode_photo(str(image), PHOTO_SIDE, self.config.settings.megapixels)
+            photo = np.asarray(decode_to_fit(str(image), PHOTO_SIDE, self.config.settings.megapixels))
         else:
             photo = np.asarray(upright_rgb(image if isinstance(image, Image.Image) else picture_of(image)))
         return explain(self, self.square(image), threshold, most, photo)
@@ -255,7 +205,7 @@ class Tagger:
         Raises:
             UserError: a file cannot be read, or an array is not an image.
         """
-        listed_images = _as_list(images)
+        listed_images = as_list(images)
         names = [
             str(one) if isinstance(one, str | Path) else f"image {place}" for place, one in enumerate(listed_images)
         ]
@@ -274,7 +224,7 @@ class Tagger:
     @torch.inference_mode()
     def scores(self, images: Picture | Sequence[Picture]) -> NDArray[np.float32]:
         """Score images, given as for `predict`, for all labels: float32 (N, K) in 0..1, in the order of `classes`."""
-        given, size = _as_list(images), self.config.settings.batch_size
+        given, size = as_list(images), self.config.settings.batch_size
         parts = [given[start : start + size] for start in range(0, len(given), size)]
         scores = [self.score_pixels(np.stack([self.square(one) for one in part])) for part in parts]
         return np.concatenate([np.empty((0, len(self.classes)), np.float32), *scores])
@@ -385,35 +335,6 @@ class Tagger:
         return f"Tagger of {labels}: {settings.method} on {settings.backbone}, {learned}, from {self.path or 'memory'}"
 
 
-def picture_of(array: NDArray[Any]) -> Image.Image:
-    """An array as a PIL image: (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of bytes, bools or numbers from 0 to 1.
-
-    Raises:
-        UserError: it is anything else.
-    """
-    array = np.asarray(array)
-    pixels = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    fits = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] in (3, 4))
-    if pixels.dtype == np.bool_:
-        pixels = pixels * np.uint8(255)
-    elif np.issubdtype(pixels.dtype, np.floating) and pixels.size and pixels.min() >= 0 and pixels.max() <= 1:
-        pixels = (pixels * 255).round().astype(np.uint8)
-    if not fits or pixels.dtype != np.uint8 or not pixels.size:
-        raise UserError(
-            f"got an array of {array.dtype} {array.shape}, expected an image (H, W), (H, W, 3) or (H, W, 4) of bytes, "
-            "or of numbers from 0 to 1"
-        )
-    return Image.fromarray(pixels)
-
-
 def read_images(tagger: Tagger, paths: Sequence[Path]) -> NDArray[np.uint8]:
     """Decode image files and resize them as for training, uint8 (N, size, size, 3)."""
     return np.stack([tagger.square(path) for path in paths])
-
-
-def _as_list(images: Picture | Sequence[Picture]) -> Sequence[Picture]:
-    if isinstance(images, str | Path | Image.Image):
-        return [images]
-    if isinstance(images, np.ndarray):
-        return [images] if images.ndim < 4 else list(images)
-    return list(images) if isinstance(images, Iterator) else images

@@ -23,8 +23,9 @@ from ..models.backbone import Backbone
 from ..training.config import make_config
 from ..training.folder import load_state, save_state
 from .model_card import card, tags_csv
+from .records import LabelFacts, Step
 from .restoring import reason_of, restored
-from .tagger import LabelFacts, Step, Tagger
+from .tagger import Tagger
 
 FORMAT = 1  # raise it when an older version could not read what is written
 CONFIG, MODEL, STATE, PREPROCESSING = "config.json", "model.safetensors", "tagger.safetensors", "preprocessing.json"

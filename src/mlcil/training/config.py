@@ -143,10 +143,11 @@ class RunConfig:
         """Where a stored configuration asks for another result, as "key: stored -> here"."""
         # Another method's configuration lacks this one's options: they count as their defaults.
         defaults = RunConfig(RunSettings(), type(self.options)())
-        then, now = defaults._flat() | flatten(stored), self._flat()
+        then, now = defaults.flat() | flatten(stored), self.flat()
         return [f"{key}: {then[key]!r} -> {value!r}" for key, value in now.items() if then[key] != value]
 
-    def _flat(self) -> dict[str, Any]:
+    def flat(self) -> dict[str, Any]:
+        """What decides the result, on one level; see `flatten`."""
         return flatten(identity(self.settings) | {"options": as_dict(self.options)})
 
 

@@ -1,0 +1,96 @@
+"""What a table becomes for a method: a session of its own, counts of its labels, and a folder for checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..core.files import read_json, write_json
+from ..data.images import PRESENT
+from ..data.protocol import Session, Validation
+from ..methods.analytic import Analytic
+from ..methods.base import Method
+from ..training.config import RunConfig
+from ..training.folder import RunFolder
+from .records import LabelFacts
+from .step_data import StepData
+
+
+def make_session(step: StepData, number: int, validation: float) -> Session:
+    """The photos of a step as a session of a protocol.
+
+    Arguments:
+        validation: the part of them that is set aside to find thresholds with; which ones, their content decides.
+    """
+    images, first = step.train.images, step.first
+    prints = np.zeros(int(step.train.rows.max(initial=-1)) + 1, np.int64)
+    assert images.fingerprints is not None
+    prints[step.train.rows] = images.fingerprints
+    chance = (images.fingerprints.astype(np.uint64) >> np.uint64(11)).astype(np.float64) / 2.0**53
+    aside = chance < validation
+    is_needed = ~((images.labels == PRESENT) & ~aside[:, None]).any(axis=0) & (images.labels == PRESENT).any(axis=0)
+    aside &= ~(images.labels[:, is_needed] == PRESENT).any(axis=1)
+    annotations = np.full((len(prints), len(images.classes) - first), -1, np.int8)
+    annotations[step.train.rows] = images.labels[:, first:]
+    return Session(
+        number,
+        first,
+        len(images.classes),
+        images.classes,
+        step.train.rows[~aside],
+        images.labels[~aside],
+        annotations,
+        Validation(step.train.rows[aside], images.labels[aside]),
+        prints,
+    )
+
+
+def counted_facts(facts: tuple[LabelFacts, ...], step: StepData, method: Method) -> tuple[LabelFacts, ...]:
+    """The facts with how many photos each label was learned from."""
+    if isinstance(method, Analytic):
+        images, positives = method.ledger.counts()
+        return tuple(replace(one, images=int(images[k]), positives=int(positives[k])) for k, one in enumerate(facts))
+    labels = step.train.images.labels
+    seen, shown = (labels >= 0).sum(axis=0), (labels == PRESENT).sum(axis=0)
+    return tuple(
+        replace(one, images=(one.images or 0) + int(seen[k]), positives=(one.positives or 0) + int(shown[k]))
+        if one.name in step.stated
+        else one
+        for k, one in enumerate(facts)
+    )
+
+
+def work_folder(path: Path | None, config: RunConfig, session: Session) -> RunFolder:
+    """Where checkpoints of the training go; what another table or other settings left there is removed."""
+    if path is None:
+        return _NoFolder(Path())
+    digest = hashlib.sha256(repr(sorted(config.flat().items())).encode())
+    for part in (session.fingerprints, session.labels):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    mark = path / "lesson.json"
+    if path.exists() and not (mark.exists() and read_json(mark) == digest.hexdigest()):
+        shutil.rmtree(path)
+    folder = RunFolder(path)
+    if not path.exists():
+        folder.open(config)
+        write_json(mark, digest.hexdigest())
+    else:
+        folder.open(config)
+    return folder
+
+
+class _NoFolder(RunFolder):
+    """Keeps nothing."""
+
+    def log(self, *records: Mapping[str, Any]) -> None:
+        """Forget it."""
+
+    def save(self, file: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Forget it."""

@@ -1,0 +1,37 @@
+"""What a tagger knows about itself: when it learned what, and how well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """One time that the tagger learned."""
+
+    number: int  # counted from 1, and never used again
+    learned: str  # date and time, as in 2026-11-18T09:30:00+00:00
+    source: str  # the table, or whatever the labels came from
+    images: int  # that it learned from
+    returning: int  # images among them that an earlier step had as well
+    labels: tuple[str, ...]  # that were looked for
+    new_labels: tuple[str, ...]  # that the tagger did not know before
+
+
+@dataclass(frozen=True)
+class LabelFacts:
+    """What is known about a label.
+
+    `ap`, `precision` and `recall` are in percent, on photos that `measured` names in words; the latter two at the
+    threshold of that time. None is unknown.
+    """
+
+    name: str
+    step: int | None = None  # in which it was first learned
+    learned: str = ""
+    positives: int | None = None  # photos that show it
+    images: int | None = None  # photos on which it was looked for
+    ap: float | None = None
+    precision: float | None = None
+    recall: float | None = None
+    measured: str = ""
