@@ -79,7 +79,7 @@ def train(method: str, negatives: str, table: Path, weights: Path, out: Path) ->
 
 def tags(run: Any, paths: list[str]) -> NDArray[np.bool_]:
     """bool (N, K), which classes the model tags at its stored thresholds."""
-    return np.asarray(run.predict(paths) > run.thresholds)
+    return np.asarray(run.scores(paths) > run.thresholds)
 
 
 def print_negatives(runs: dict[tuple[str, str], Any], test: LabelledImages, without: list[str]) -> None:
@@ -99,7 +99,7 @@ def print_negatives(runs: dict[tuple[str, str], Any], test: LabelledImages, with
         recall = (found & is_there).sum() / is_there.sum()
         precision = (found & is_there).sum() / max(found.sum() + wrong.sum(), 1)
         boat = wrong[:, run.classes.index("boat")].sum()
-        ap = 100 * average_precision(run.predict(every), labels.astype(np.int8)).mean()
+        ap = 100 * average_precision(run.scores(every), labels.astype(np.int8)).mean()
         row = f"{wrong.any(axis=1).sum()} | {boat} | {recall:.2f} | {precision:.2f} | {ap:.1f}"
         print(f"| {method} | {negatives} | {row} |")
 
@@ -114,7 +114,7 @@ def print_turned(run: Any, test: LabelledImages, folder: Path) -> None:
     print(f"\n| {len(rows)} photos | with the same tags | mAP | AP of cat |")
     print("|---|---:|---:|---:|")
     for name, paths in {"upright": upright, **copies}.items():
-        ap = 100 * average_precision(run.predict(paths), is_there)
+        ap = 100 * average_precision(run.scores(paths), is_there)
         same = (tags(run, paths) == wanted).all(axis=1).sum()
         print(f"| {name} | {same} | {np.nanmean(ap):.1f} | {ap[run.classes.index('cat')]:.1f} |")
 

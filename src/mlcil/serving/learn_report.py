@@ -134,10 +134,17 @@ def estimated_changes(before: Tagger, after: Tagger) -> list[LabelChange]:
 
 
 def _estimate(tagger: Tagger) -> dict[str, Quality]:
+    """What the sums say about each label, on photos like those on which it was looked for.
+
+    All other photos count as not showing it. That makes a label rarer with every step, and its AP and precision lower,
+    though it is given as well as before. So the share of the photos that it was looked for on is taken.
+    """
     assert isinstance(tagger.method, Analytic)
-    model = tagger.method.scores
-    recall, precision = model.expected(model.best_thresholds())
-    columns = (model.expected_ap(), precision, recall)
+    model, counts = tagger.method.scores, tagger.method.ledger.counts()
+    share = torch.from_numpy(counts.positives / np.maximum(counts.images, 1)).clamp(1e-12, 1 - 1e-9)
+    usual = model._replace(share=share)
+    recall, precision = usual.expected(model.best_thresholds())
+    columns = (usual.expected_ap(), precision, recall)
     rows = zip(*((100 * one).tolist() for one in columns), strict=True)
     return {name: Quality(*map(_or_none, row)) for name, row in zip(tagger.classes, rows, strict=True)}
 

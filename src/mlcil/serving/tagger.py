@@ -86,6 +86,17 @@ class Tagger:
 
         return load(Path(path), session)
 
+    @staticmethod
+    def start(data: str, *, console: Console | None = None, **options: Any) -> Tagger:
+        """A new tagger that has learned the labels of a table; arguments as for `learn`.
+
+        Raises:
+            UserError: the data cannot be read, or there is nothing in it to learn.
+        """
+        from .learning import LearnOptions, learn
+
+        return learn(None, data, LearnOptions(**options), console)[0]
+
     def save(self, path: str | Path, *, slim: bool = False) -> Path:
         """Write the tagger into a new folder, whole or not at all.
 
