@@ -20,7 +20,7 @@ import mlcil
 
 
 def make_tables(folder: Path) -> tuple[Path, Path]:
-    """Write 300 pictures that show two handwritten digits each, and two tables: one about 0 and 1, one about 2 and 3."""
+    """Write 300 pictures of two handwritten digits each, and two tables: one about 0 and 1, one about 2 and 3."""
     digits = load_digits()
     keep = np.flatnonzero(digits.target < 4)
     random = np.random.default_rng(0)

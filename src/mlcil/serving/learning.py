@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class _Lesson:
         after = self._tagger(step, method, calibration, plan)
         after, words = self._measured(after, step, session, fabric)
         similar = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
-        changes = self._changes(after, check, fabric)
+        changes = self._changes(after, step, session, check, fabric)
         checked = [one.facts for one in changes if one.facts is not None]
         report = LearnReport(
             plan, step.stated, words, tuple(changes), (*step.findings, *similar), time.monotonic() - began
@@ -261,11 +261,22 @@ class _Lesson:
         method.tagger.cpu()
         return found
 
-    def _changes(self, after: Tagger, check: Photos | None, fabric: Fabric) -> list[LabelChange]:
+    def _scores_of_step(self, after: Tagger, step: StepData, session: Session, fabric: Fabric) -> tuple[Any, Any]:
+        """The scores of the photos learned from, by the tagger before and by the one after, as of new photos if it can."""
+        assert self.before is not None
+        photos = replace(step.train, rows=session.indices)
+        old, method = self._score(self.before, photos, fabric), after.method
+        if isinstance(method, Analytic) and method.out_of_fold is not None:
+            return old, method.out_of_fold
+        return old, self._score(after, photos, fabric)
+
+    def _changes(
+        self, after: Tagger, step: StepData, session: Session, check: Photos | None, fabric: Fabric
+    ) -> list[LabelChange]:
         if self.before is None:
             return []
         if check is None:
-            return estimated_changes(self.before, after)
+            return estimated_changes(self.before, after, self._scores_of_step(after, step, session, fabric))
         scores = self._score(self.before, check, fabric), self._score(after, check, fabric)
         words = f"{counted(len(check.rows), 'photo')} of {Path(str(self.options.check)).name}"
         return measured_changes(self.before, after, scores, check.images.labels, words)

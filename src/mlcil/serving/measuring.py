@@ -46,6 +46,24 @@ def quality(scores: NDArray[Any], labels: NDArray[np.int8], thresholds: Floats) 
     return next(made), next(made), next(made)
 
 
+def expected_quality(scores: NDArray[Any], probabilities: Floats, thresholds: Floats) -> tuple[Floats, Floats, Floats]:
+    """AP, precision and recall to expect of each label, each (K,) in 0..1, where only probabilities are known.
+
+    Arguments:
+        scores: (N, K), which rank the photos and are compared with the thresholds (K,).
+        probabilities: (N, K), of each label on each photo.
+    """
+    order = np.argsort(-scores, axis=0, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=0)
+    above = np.cumsum(ranked, axis=0) - ranked  # positives to expect among those that rank higher
+    places = np.arange(1, len(scores) + 1)[:, None]
+    given, total = scores > thresholds, np.maximum(probabilities.sum(axis=0), 1e-300)
+    hit = (probabilities * given).sum(axis=0)
+    ap = (ranked * (above + 1) / places).sum(axis=0) / total  # if a photo shows the label, it is one of the hits
+    with np.errstate(invalid="ignore"):  # the precision of a label that no photo gets
+        return ap, hit / given.sum(axis=0), hit / total
+
+
 def percent(value: float) -> float | None:
     """A share in percent, None for NaN."""
     return None if np.isnan(value) else 100 * float(value)
