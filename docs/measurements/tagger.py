@@ -174,7 +174,7 @@ def _print_estimates(number: int, estimated: Sequence[LabelChange], measured: Se
 
 
 def _change(one: LabelChange) -> float:
-    return (one.after.ap or 0.0) - (one.before.ap or 0.0)
+    return one.change.ap or 0.0
 
 
 def _average(values: dict[str, float]) -> float:

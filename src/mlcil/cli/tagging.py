@@ -18,7 +18,7 @@ from ..data.images import Level
 from ..data.xmp import BadSidecar
 from ..data.xmp_writing import remove_tags, write_tags
 from ..serving.changing import choose_thresholds, forget_labels, forget_step, merge, rename
-from ..serving.learn_report import LearnReport, Quality
+from ..serving.learn_report import LearnReport
 from ..serving.learning import LearnOptions, learn
 from ..serving.photo_lists import list_photos
 from ..serving.predicting import Journal, Outcome, Wish, tag_photos
@@ -72,18 +72,24 @@ def show_report(tagger: Tagger, report: LearnReport, console: Console) -> None:
 
 
 def _show_changes(report: LearnReport, console: Console) -> None:
-    moved = [one for one in report.changes if abs((one.after.ap or 0) - (one.before.ap or 0)) >= CHANGE]
-    mean = _mean_ap([one.before for one in report.changes]), _mean_ap([one.after for one in report.changes])
-    known = counted(len(report.changes), "label")
-    say(console, f"the {known} that it knew before: mean AP {mean[0]:.1f} -> {mean[1]:.1f} ({report.changes[0].how})")
-    if moved:
-        table = Table("label", title=f"labels whose AP changed by {CHANGE} or more")
-        for heading in ("AP before", "after", "precision before", "after", "recall before", "after"):
-            table.add_column(heading, justify="right")
-        for one in sorted(moved, key=lambda one: (one.after.ap or 0) - (one.before.ap or 0))[:SHOWN]:
-            pairs = zip(one.before, one.after, strict=True)
-            table.add_row(Text(one.name), *(_figure(value) for pair in pairs for value in pair))
-        console.print(table)
+    changes = report.changes
+    mean = sum(one.change.ap or 0 for one in changes) / len(changes)
+    known = counted(len(changes), "label")
+    say(console, f"the {known} that it knew before: AP {mean:+.1f} points on average ({changes[0].how})")
+    moved = sorted((one for one in changes if abs(one.change.ap or 0) >= CHANGE), key=lambda one: one.change.ap or 0)
+    if not moved:
+        return
+    is_measured = moved[0].before is not None
+    headings = ("AP before", "AP after", "precision before", "after", "recall before", "after")
+    table = Table("label", title=f"labels whose AP changed by {CHANGE} or more")
+    for heading in headings if is_measured else ("AP", "precision", "recall"):
+        table.add_column(heading, justify="right")
+    for one in moved[:SHOWN]:
+        cells = [f"{value:+.1f}" if value is not None else "" for value in one.change]
+        if one.before is not None and one.after is not None:
+            cells = [_figure(value) for pair in zip(one.before, one.after, strict=True) for value in pair]
+        table.add_row(Text(one.name), *cells)
+    console.print(table)
 
 
 def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str) -> Table:
@@ -269,11 +275,6 @@ def check_free(out: Path) -> None:
 def _identity(source: Path) -> str:
     sums = source / "SHA256SUMS"
     return sums.read_text().split()[0] if sums.is_file() else str(source.resolve())
-
-
-def _mean_ap(values: Sequence[Quality]) -> float:
-    known = [one.ap for one in values if one.ap is not None]
-    return sum(known) / len(known) if known else 0.0
 
 
 def _figure(value: float | None) -> str:

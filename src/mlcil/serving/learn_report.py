@@ -29,7 +29,7 @@ TIMED = 8  # images by which the speed of the network is measured
 BACKWARD = 3.0  # a training step takes about this many times the forward pass
 ALIKE = 0.95  # correlation of two labels' scores above which they can hardly be told apart
 # On the COCO slice the mean over labels was right to 0.4 points, and nine of ten labels to 2.3 (docs/results.md).
-ESTIMATED = "estimated from what it said of these photos before, for one label to two or three points; --check measures"
+ESTIMATED = "an estimate from what it said of these photos before; one label may be off by 2 points, --check measures"
 
 
 class Plan(NamedTuple):
@@ -69,8 +69,9 @@ class LabelChange(NamedTuple):
     """What learning did to a label that the tagger knew before."""
 
     name: str
-    before: Quality
-    after: Quality
+    change: Quality  # in percent points
+    before: Quality | None  # where they were measured, and not only their difference estimated
+    after: Quality | None
     how: str  # where the figures come from, in words
     facts: LabelFacts | None  # as measured afterwards, if it was measured
 
@@ -139,7 +140,10 @@ def estimated_changes(before: Tagger, after: Tagger, scores: tuple[Any, Any]) ->
     probabilities = before.probabilities(scores[0])
     old = _rows(expected_quality(scores[0], probabilities, before.thresholds))
     new = _rows(expected_quality(scores[1][:, :known], probabilities, after.thresholds[:known]))
-    return [LabelChange(*row, ESTIMATED, None) for row in zip(before.classes, old, new, strict=True)]
+    return [
+        LabelChange(name, _difference(*pair), None, None, ESTIMATED, None)
+        for name, *pair in zip(before.classes, old, new, strict=True)
+    ]
 
 
 def measured_changes(
@@ -158,8 +162,14 @@ def measured_changes(
     for place, name in enumerate(before.classes):
         if new[place].ap is not None:
             facts = replace(after.labels[place], **new[place]._asdict(), measured=words)
-            changes.append(LabelChange(name, old[place], new[place], f"measured on {words}", facts))
+            change = _difference(old[place], new[place])
+            changes.append(LabelChange(name, change, old[place], new[place], f"measured on {words}", facts))
     return changes
+
+
+def _difference(before: Quality, after: Quality) -> Quality:
+    pairs = zip(before, after, strict=True)
+    return Quality(*(None if was is None or now is None else now - was for was, now in pairs))
 
 
 def _rows(columns: tuple[Floats, Floats, Floats]) -> list[Quality]:

@@ -262,7 +262,7 @@ class _Lesson:
         return found
 
     def _scores_of_step(self, after: Tagger, step: StepData, session: Session, fabric: Fabric) -> tuple[Any, Any]:
-        """The scores of the photos learned from, by the tagger before and by the one after, as of new photos if it can."""
+        """The scores of the photos learned from, by the tagger before and by the one after, as if new where it can."""
         assert self.before is not None
         photos = replace(step.train, rows=session.indices)
         old, method = self._score(self.before, photos, fabric), after.method
