@@ -169,10 +169,11 @@ class Analytic(Method):
         return found
 
     def notes(self) -> dict[str, Any]:
-        """The regularisation strength, and the error that cross-validation expects."""
+        """The strength, the error that cross-validation expects, and how many images the sums are over."""
         if self.solution is None:
             return {}
-        return {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
+        found = {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
+        return found | {"remember": self.config.remember, "images": round(self.ledger.sums().images)}
 
     def _with_session(self, described: Tensor, session: Session) -> Ledger:
         """The ledger with a session's images, described by (N, p)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,7 +96,7 @@ class Tagger:
         """
         from .learning import LearnOptions, learn
 
-        return learn(None, data, LearnOptions(**options), console)[0]
+        return learn(None, data, LearnOptions(**options), console or _notebook())[0]
 
     def save(self, path: str | Path, *, slim: bool = False) -> Path:
         """Write the tagger into a new folder, whole or not at all.
@@ -121,7 +122,7 @@ class Tagger:
 
         Arguments:
             data: the table, or any data set that `mlcil datasets` lists.
-            console: where to print progress; None prints nothing.
+            console: where to print progress; None prints in a notebook, and nowhere else.
             options: see `mlcil.serving.learning.LearnOptions`.
 
         Returns:
@@ -132,7 +133,7 @@ class Tagger:
         """
         from .learning import LearnOptions, learn
 
-        learned, report = learn(self, data, LearnOptions(**options), console)
+        learned, report = learn(self, data, LearnOptions(**options), console or _notebook())
         vars(self).update(vars(learned))
         return report
 
@@ -344,6 +345,15 @@ class Tagger:
         labels = f"{counted(len(self.labels), 'label')} ({listed(self.classes, 5)})"
         learned = f"learned in {counted(len(self.steps), 'step')}"
         return f"Tagger of {labels}: {settings.method} on {settings.backbone}, {learned}, from {self.path or 'memory'}"
+
+
+def _notebook() -> Console | None:
+    """Where to print in a notebook; None elsewhere."""
+    if "ipykernel" not in sys.modules:
+        return None
+    from rich.console import Console
+
+    return Console()
 
 
 def read_images(tagger: Tagger, paths: Sequence[Path]) -> NDArray[np.uint8]:
