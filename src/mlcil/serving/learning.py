@@ -13,6 +13,7 @@ import numpy as np
 from lightning_fabric import Fabric
 from rich.console import Console
 
+from ..core.config import as_dict, identity
 from ..core.errors import UserError
 from ..core.state import State
 from ..core.words import counted
@@ -98,12 +99,13 @@ def _config(tagger: Tagger | None, data: str, options: LearnOptions) -> RunConfi
     given = {"method": options.method, "backbone": options.backbone, "weights": options.weights} | dict(
         options.settings
     )
-    own = tagger.config.to_dict()
+    # How a run was computed on its machine, as with several devices, says nothing about this one.
+    own = identity(tagger.config.settings) | {"options": as_dict(tagger.config.options)}
     for key in FIXED:
         if given.get(key) is not None and str(given[key]) != str(own.get(key)):
             raise UserError(f"this tagger has {key} {own.get(key)}, which stays as it is; leave out {key}={given[key]}")
     changes = {key: value for key, value in given.items() if key not in FIXED}
-    return make_config(own | {"data": data, "images": options.images, "cache": "auto"}, changes)
+    return make_config(own | {"data": data, "images": options.images}, changes)
 
 
 class _Lesson:

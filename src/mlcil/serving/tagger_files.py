@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..core.config import as_dict, identity
 from ..core.errors import UserError
 from ..core.files import read_json, sha256_of, write_folder, write_json, write_text
 from ..core.state import State
@@ -31,8 +32,7 @@ FORMAT = 1  # raise it when an older version could not read what is written
 CONFIG, MODEL, STATE, PREPROCESSING = "config.json", "model.safetensors", "tagger.safetensors", "preprocessing.json"
 SUMS = "SHA256SUMS"
 _BACKBONE = "tagger.backbone.net."
-# Settings that say where and how a run was computed: of no use elsewhere, and nobody else's business.
-_OWN = ("data", "images", "out", "bases", "cache", "preset", "weights")
+_OWN = ("data", "images", "weights")  # names on one machine: of no use elsewhere, and nobody else's business
 
 
 def save(tagger: Tagger, path: Path, slim: bool = False) -> Path:
@@ -118,12 +118,12 @@ def _config(tagger: Tagger, state: State, slim: bool) -> dict[str, Any]:
             "num_classes": 0,
         },
     }
-    settings = tagger.config.to_dict()
+    settings = {key: value for key, value in identity(tagger.config.settings).items() if key not in _OWN}
     own = {
         "format": FORMAT,
         "version": __version__,
         "slim": slim,
-        "settings": {key: value for key, value in settings.items() if key not in _OWN},
+        "settings": settings | {"options": as_dict(tagger.config.options)},
         "labels": [asdict(one) for one in tagger.labels],
         "steps": [asdict(one) for one in tagger.steps],
         "chosen": tagger.chosen,
