@@ -32,13 +32,15 @@ from .lesson import counted_facts, make_session, work_folder
 from .loading import weights_text
 from .measuring import measured
 from .records import LabelFacts, Step
-from .restoring import restored
+from .restoring import reason_of, restored
 from .starting import start_config
 from .step_data import Photos, StepData, read_check, read_step
 from .tagger import Tagger
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
+# What a tagger is made of: settings, and options of methods.
 FIXED = ("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer")
+FIXED += ("base", "expansion", "power", "width", "heads")
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ def _config(tagger: Tagger | None, data: str, options: LearnOptions) -> RunConfi
         options.settings
     )
     own = tagger.config.to_dict()
+    has = own | own["options"] | {"weights": f"({tagger.weights or 'not recorded'})"}
     for key in FIXED:
-        if given.get(key) is not None and str(given[key]) != str(own.get(key)):
-            raise UserError(f"this tagger has {key} {own.get(key)}, which stays as it is; leave out {key}={given[key]}")
+        if given.get(key) is not None and str(given[key]) != str(has.get(key)):
+            raise UserError(f"this tagger has {key} {has.get(key)}, which stays as it is; leave out {key}={given[key]}")
     changes = {key: value for key, value in given.items() if key not in FIXED}
     return make_config(own | {"data": data, "images": options.images, "cache": "auto"}, changes)
 
@@ -182,7 +185,10 @@ class _Lesson:
             return prepare_method(self.config, classes)[0]
         state = self.before.method.state()
         copied = State({name: value.clone() for name, value in state.tensors.items()}, state.values)
-        method = restored(self.config, copied, self.before.classes, None, learns=True)
+        try:
+            method = restored(self.config, copied, self.before.classes, None, learns=True)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise UserError(f"the tagger cannot go on with these settings: {reason_of(error)}") from error
         old, new = self.before.method.tagger.backbone, method.tagger.backbone
         new.mean, new.std = old.mean, old.std
         return method
@@ -242,10 +248,10 @@ class _Lesson:
         """The tagger with how well it gives the labels of the table, and on what that was measured, in words."""
         method = tagger.method
         if len(step.test.rows):
-            words = f"{len(step.test.rows)} photos of {Path(self.settings.data).name} set aside"
+            words = f"{counted(len(step.test.rows), 'photo')} of {Path(self.settings.data).name} set aside"
             scores, labels = self._score(tagger, step.test, fabric), step.test.images.labels
         elif isinstance(method, Analytic) and method.out_of_fold is not None:
-            words = f"{len(session.labels)} photos of {Path(self.settings.data).name}, cross-validated"
+            words = f"{counted(len(session.labels), 'photo')} of {Path(self.settings.data).name}, cross-validated"
             scores, labels = method.out_of_fold, session.labels
         else:
             return tagger, ""

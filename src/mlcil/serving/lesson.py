@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.files import read_json, write_json
@@ -21,6 +22,15 @@ from ..training.config import RunConfig
 from ..training.folder import RunFolder
 from .records import LabelFacts
 from .step_data import StepData
+
+
+class LessonSession(Session):
+    """A session whose photos may have labels of earlier ones without having been part of them."""
+
+    @property
+    def is_back(self) -> NDArray[np.bool_]:
+        """Nobody knows: what does not remember its photos has to count them all."""
+        return np.zeros(len(self.indices), bool)
 
 
 def make_session(step: StepData, number: int, validation: float) -> Session:
@@ -39,7 +49,7 @@ def make_session(step: StepData, number: int, validation: float) -> Session:
     aside &= ~(images.labels[:, is_needed] == PRESENT).any(axis=1)
     annotations = np.full((len(prints), len(images.classes) - first), -1, np.int8)
     annotations[step.train.rows] = images.labels[:, first:]
-    return Session(
+    return LessonSession(
         number,
         first,
         len(images.classes),
