@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.errors import UserError
-from ..core.state import State
+from ..core.state import State, part_of
 from ..core.words import counted
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration
@@ -24,7 +24,7 @@ from ..training.config import RunConfig, make_config
 from ..training.folder import RunFolder, load_state
 from ..training.inference import infer
 from ..training.launch import launch
-from ..training.learner import Learner
+from ..training.learner import Learner, Resumption, resumption
 from ..training.prepare import make_feed, prepare_method
 from ..training.progress import Reporter
 from .learn_report import LabelChange, LearnReport, Plan, estimated_changes, make_plan, measured_changes, too_similar
@@ -39,8 +39,10 @@ from .tagger import Tagger
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
 # What a tagger is made of: settings, and options of methods.
-FIXED = ("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer")
-FIXED += ("base", "expansion", "power", "width", "heads")
+FIXED = (
+    *("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer"),
+    *("base", "expansion", "power", "width", "heads"),
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class _Lesson:
         for line in plan.lines():
             self.reporter.say(line)
         self.reporter.findings(step.findings)
-        session, calibration = self._learn(step, method, fabric)
+        method, session, calibration = self._learn(step, method, fabric)
         after = self._tagger(step, method, calibration, plan)
         after, words = self._measured(after, step, session, fabric)
         similar = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
@@ -186,33 +188,44 @@ class _Lesson:
         state = self.before.method.state()
         copied = State({name: value.clone() for name, value in state.tensors.items()}, state.values)
         try:
-            method = restored(self.config, copied, self.before.classes, None, learns=True)
+            return self._restored(copied, self.before.classes, self.before.method)
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise UserError(f"the tagger cannot go on with these settings: {reason_of(error)}") from error
-        old, new = self.before.method.tagger.backbone, method.tagger.backbone
+
+    def _learn(self, step: StepData, method: Method, fabric: Fabric) -> tuple[Method, Session, Calibration | None]:
+        """Teach the method, or the one of an interrupted lesson, which goes on where it stopped."""
+        session = make_session(step, self.number, 0.0 if self.is_closed_form else self.settings.validation)
+        work = self.options.work if method.trains(session) else None
+        folder = work_folder(work, self.config, session, method)
+        try:
+            method, start = (method, None) if work is None else self._resumed(folder, session, method)
+            if isinstance(method, Analytic):
+                method.folds = FOLDS
+            method.tagger.to(fabric.device)
+            backbone, say = method.tagger.backbone, self.reporter.say
+            feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
+            learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
+            learner.learn(session, start, learner.open(session) if start is None else 0.0)
+        finally:
+            folder.close()
+        return method, session, self._calibration(session, learner, method)
+
+    def _resumed(self, folder: RunFolder, session: Session, method: Method) -> tuple[Method, Resumption | None]:
+        """The method as an interrupted lesson has left it and where that stopped, or the method as it is and None."""
+        progress = folder.progress_file(self.number)
+        if not progress.exists():
+            return method, None
+        self.reporter.say(f"going on from {progress.parent}")
+        tensors, values = load_state(progress)
+        state = State(part_of(tensors, "method."), values["method"])
+        return self._restored(state, session.classes, method), resumption(tensors, values)
+
+    def _restored(self, state: State, classes: tuple[str, ...], like: Method) -> Method:
+        """A method with this state, with the normalisation of another one."""
+        method = restored(self.config, state, classes, None, learns=True)
+        old, new = like.tagger.backbone, method.tagger.backbone
         new.mean, new.std = old.mean, old.std
         return method
-
-    def _learn(self, step: StepData, method: Method, fabric: Fabric) -> tuple[Session, Calibration | None]:
-        """Teach the method, going on where an interrupted lesson stopped."""
-        session = make_session(step, self.number, 0.0 if self.is_closed_form else self.settings.validation)
-        if isinstance(method, Analytic):
-            method.folds = FOLDS
-        method.tagger.to(fabric.device)
-        backbone, say = method.tagger.backbone, self.reporter.say
-        feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
-        trains = method.trains(session)
-        folder = work_folder(self.options.work, self.config, session) if trains else RunFolder(Path())
-        learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
-        progress, start, opening = folder.progress_file(self.number), None, 0.0
-        if trains and progress.exists():
-            say(f"going on from {progress.parent}")
-            start = learner.resume(*load_state(progress))
-        else:
-            opening = learner.open(session)
-        learner.learn(session, start, opening)
-        folder.close()
-        return session, self._calibration(session, learner, method)
 
     def _calibration(self, session: Session, learner: Learner, method: Method) -> Calibration | None:
         before = None if self.before is None else self.before.calibration
