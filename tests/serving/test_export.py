@@ -140,7 +140,7 @@ def test_nothing_in_the_file_tells_where_it_was_made(exported):
 def test_exporting_leaves_the_tagger_as_it_was(exported):
     run = exported("krt").run
     pixels = random_pixels(run, 3)
-    assert np.array_equal(run.predict(pixels), open_run(run.path).predict(pixels))
+    assert np.array_equal(run.scores(pixels), open_run(run.path).scores(pixels))
     assert not any(isinstance(one, torch._subclasses.FakeTensor) for one in run.method.tagger.state_dict().values())
 
 
@@ -179,7 +179,7 @@ def test_the_script_gives_the_tags_of_the_tagger(exported, tmp_path):
     assert answer.returncode == 1
     assert "broken.jpg: cannot identify image file" in answer.stderr
     expected = []
-    scores = made.run.predict(paths)
+    scores = made.run.scores(paths)
     for path, row, probabilities in zip(paths, scores, made.run.calibration.probabilities(scores), strict=True):
         columns = [column for column in np.argsort(-probabilities) if row[column] > made.run.thresholds[column]]
         expected.append([(str(path), made.run.classes[column], round(probabilities[column], 3)) for column in columns])

@@ -49,9 +49,10 @@ def learn(
     """
     explain_with(lambda: "interrupted; no tagger was changed, and the same command goes on from there")
     from ..serving.learning import LearnOptions
-    from .tagging import run_learn
+    from .tagging import check_free, run_learn
 
     chosen = None if labels is None else tuple(name for part in parse(labels) for name in part)
+    check_free(out)
     work = out.with_name(f".{out.name}.learning")
     options = LearnOptions(images, chosen, check, method, backbone, weights, assignments(set_ or []), work)
     run_learn(data, source, out, options, rename or [], make_console())
@@ -85,7 +86,8 @@ def predict(
         all_done = remove_sidecars(photos, make_console())
     else:
         outcomes, all_done = run_predict(tagger, photos, Wish(top, threshold, precision), out, make_console())
-        all_done = all_done and (not xmp or write_sidecars(outcomes, adobe_names, make_console()))
+        if xmp:  # one photo that cannot be read keeps no other from its tags
+            all_done = write_sidecars(outcomes, adobe_names, make_console()) and all_done
     if not all_done:
         sys.exit(1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -39,9 +41,9 @@ def run_learn(
     Arguments:
         data: the table; None where labels are only to be renamed.
         source: the tagger that learns more; None starts a new one.
+        out: must be free, see `check_free`.
         names: renamings, as old=new; they come before the table is read.
     """
-    check_free(out)
     tagger = None if source is None else Tagger.load(source)
     if names:
         tagger = rename(_needed(tagger), dict(_pair(text) for text in names))
@@ -116,20 +118,21 @@ def run_predict(
     paths = list_photos(photos, sys.stdin)
     tagger = Tagger.load(source)
     tagger.thresholds_for(wish.threshold, wish.precision)  # a wish that cannot be met is said before the work
-    journal = None if out is None else Journal(out, f"{_identity(source)} {wish}")
+    journal = None if out is None else Journal(out, f"{_identity(source, tagger)} {wish}")
     done = {} if journal is None else journal.outcomes
-    left = [path for path in paths if path not in done]
+    left = paths if journal is None else journal.left(tagger, paths)
     if len(left) < len(paths):
         to_stderr(f"going on: {counted(len(paths) - len(left), 'photo')} of {len(paths)} were tagged before")
     found = tag_photos(tagger, left, wish, progress(len(paths) - len(left)))
     outcomes = dict(done)
     for outcome in found if journal is None else journal.record(found):
         outcomes[outcome.prediction.image] = outcome
-        if outcome.error is not None:
-            to_stderr(f"left out: cannot read image {outcome.prediction.image}: {outcome.error}")
-        elif out is None:
+        if out is None and outcome.error is None:
             console.print(prediction_line(outcome), soft_wrap=True)
     ordered = [outcomes[path] for path in paths]
+    for prediction, error in ordered:
+        if error is not None:
+            to_stderr(f"left out: cannot read image {prediction.image}: {error}")
     if out is not None and journal is not None:
         write_predictions(out, ordered)
         journal.close()
@@ -268,13 +271,15 @@ def _needed(tagger: Tagger | None) -> Tagger:
 
 def check_free(out: Path) -> None:
     """Say at once, and not after the work, that a folder is taken."""
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists already; choose another --out, nothing is ever overwritten")
 
 
-def _identity(source: Path) -> str:
+def _identity(source: Path, tagger: Tagger) -> str:
+    """What no other tagger has: all its checksums; of a run, its place and when its sessions were finished."""
     sums = source / "SHA256SUMS"
-    return sums.read_text().split()[0] if sums.is_file() else str(source.resolve())
+    words = sums.read_bytes() if sums.is_file() else os.fsencode(f"{source.resolve()} {tagger.steps}")
+    return hashlib.sha256(words).hexdigest()
 
 
 def _figure(value: float | None) -> str:

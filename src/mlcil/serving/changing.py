@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ..core.errors import UserError, unknown_name
 from ..core.state import State
 from ..methods.analytic import Analytic
@@ -50,9 +52,7 @@ def forget_step(tagger: Tagger, number: int) -> Tagger:
     left = method.ledger.without_step(number)
     if not left.classes:
         raise UserError("no label would be left; delete the tagger's folder instead")
-    gone = set(tagger.classes) - set(left.classes)
-    steps = tuple(step for step in tagger.steps if step.number != number)
-    return _solved(tagger, method, left, [one for one in tagger.labels if one.name not in gone], steps)
+    return _solved(tagger, method, left, *_without_step(tagger, left, number))
 
 
 def merge(first: Tagger, second: Tagger) -> Tagger:
@@ -68,7 +68,8 @@ def merge(first: Tagger, second: Tagger) -> Tagger:
     steps = (*first.steps, *(replace(step, number=number[step.number]) for step in added))
     new = [label for label in second.labels if label.name not in first.classes]
     labels = [*first.labels, *(replace(label, step=number.get(label.step or 0, label.step)) for label in new)]
-    return _solved(first, one, ledger, labels, steps)
+    chosen = (second.chosen or {}) | (first.chosen or {})
+    return _solved(replace(first, chosen=chosen), one, ledger, labels, steps)
 
 
 def rename(tagger: Tagger, names: Mapping[str, str]) -> Tagger:
@@ -162,6 +163,28 @@ def _solved(
     )
     chosen = {name: value for name, value in (tagger.chosen or {}).items() if name in facts} or None
     return replace(tagger, method=method, labels=counted, steps=steps, chosen=chosen, path=None)
+
+
+def _without_step(tagger: Tagger, left: Ledger, number: int) -> tuple[list[LabelFacts], tuple[Step, ...]]:
+    """The labels and steps that are left: a later step may now be the first to teach a label, or to bring a photo."""
+    seen, returning = np.zeros(len(left.fingerprints), bool), {}
+    for one in left.statements:
+        returning[one.number] = int(seen[one.rows].sum())
+        seen[one.rows] = True
+    taught: dict[str, Step] = {}
+    steps = []
+    for step in (one for one in tagger.steps if one.number != number):
+        new = tuple(name for name in step.labels if name not in taught)
+        steps.append(replace(step, new_labels=new, returning=returning.get(step.number, step.returning)))
+        taught |= dict.fromkeys(new, step)
+    (gone,) = (step for step in tagger.steps if step.number == number)
+    labels = []
+    for label in (one for one in tagger.labels if one.name in left.classes):
+        first = taught.get(label.name)
+        if label.name in gone.labels:  # the figures were those of what is gone
+            label = replace(label, ap=None, precision=None, recall=None, measured="")
+        labels.append(label if first is None else replace(label, step=first.number, learned=first.learned))
+    return labels, tuple(steps)
 
 
 def _without_labels(step: Step, names: Sequence[str]) -> Step:

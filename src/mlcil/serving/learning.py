@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ..core.config import as_dict, identity
 from ..core.errors import UserError
-from ..core.state import State
+from ..core.state import State, part_of
 from ..core.words import counted
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration
@@ -25,7 +25,7 @@ from ..training.config import RunConfig, make_config
 from ..training.folder import RunFolder, load_state
 from ..training.inference import infer
 from ..training.launch import launch
-from ..training.learner import Learner
+from ..training.learner import Learner, Resumption, resumption
 from ..training.prepare import make_feed, prepare_method
 from ..training.progress import Reporter
 from .learn_report import LabelChange, LearnReport, Plan, estimated_changes, make_plan, measured_changes, too_similar
@@ -33,13 +33,17 @@ from .lesson import counted_facts, make_session, work_folder
 from .loading import weights_text
 from .measuring import measured
 from .records import LabelFacts, Step
-from .restoring import restored
+from .restoring import reason_of, restored
 from .starting import start_config
 from .step_data import Photos, StepData, read_check, read_step
 from .tagger import Tagger
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
-FIXED = ("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer")
+# What a tagger is made of: settings, and options of methods.
+FIXED = (
+    *("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer"),
+    *("base", "expansion", "power", "width", "heads"),
+)
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,10 @@ def _config(tagger: Tagger | None, data: str, options: LearnOptions) -> RunConfi
     )
     # How a run was computed on its machine, as with several devices, says nothing about this one.
     own = identity(tagger.config.settings) | {"options": as_dict(tagger.config.options)}
+    has = own | own["options"] | {"weights": f"({tagger.weights or 'not recorded'})"}
     for key in FIXED:
-        if given.get(key) is not None and str(given[key]) != str(own.get(key)):
-            raise UserError(f"this tagger has {key} {own.get(key)}, which stays as it is; leave out {key}={given[key]}")
+        if given.get(key) is not None and str(given[key]) != str(has.get(key)):
+            raise UserError(f"this tagger has {key} {has.get(key)}, which stays as it is; leave out {key}={given[key]}")
     changes = {key: value for key, value in given.items() if key not in FIXED}
     return make_config(own | {"data": data, "images": options.images}, changes)
 
@@ -129,7 +134,7 @@ class _Lesson:
         for line in plan.lines():
             self.reporter.say(line)
         self.reporter.findings(step.findings)
-        session, calibration = self._learn(step, method, fabric)
+        method, session, calibration = self._learn(step, method, fabric)
         after = self._tagger(step, method, calibration, plan)
         after, words = self._measured(after, step, session, fabric)
         similar = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
@@ -184,31 +189,45 @@ class _Lesson:
             return prepare_method(self.config, classes)[0]
         state = self.before.method.state()
         copied = State({name: value.clone() for name, value in state.tensors.items()}, state.values)
-        method = restored(self.config, copied, self.before.classes, None, learns=True)
-        old, new = self.before.method.tagger.backbone, method.tagger.backbone
+        try:
+            return self._restored(copied, self.before.classes, self.before.method)
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+            raise UserError(f"the tagger cannot go on with these settings: {reason_of(error)}") from error
+
+    def _learn(self, step: StepData, method: Method, fabric: Fabric) -> tuple[Method, Session, Calibration | None]:
+        """Teach the method, or the one of an interrupted lesson, which goes on where it stopped."""
+        session = make_session(step, self.number, 0.0 if self.is_closed_form else self.settings.validation)
+        work = self.options.work if method.trains(session) else None
+        folder = work_folder(work, self.config, session, method)
+        try:
+            method, start = (method, None) if work is None else self._resumed(folder, session, method)
+            if isinstance(method, Analytic):
+                method.folds = FOLDS
+            method.tagger.to(fabric.device)
+            backbone, say = method.tagger.backbone, self.reporter.say
+            feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
+            learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
+            learner.learn(session, start, learner.open(session) if start is None else 0.0)
+        finally:
+            folder.close()
+        return method, session, self._calibration(session, learner, method)
+
+    def _resumed(self, folder: RunFolder, session: Session, method: Method) -> tuple[Method, Resumption | None]:
+        """The method as an interrupted lesson has left it and where that stopped, or the method as it is and None."""
+        progress = folder.progress_file(self.number)
+        if not progress.exists():
+            return method, None
+        self.reporter.say(f"going on from {progress.parent}")
+        tensors, values = load_state(progress)
+        state = State(part_of(tensors, "method."), values["method"])
+        return self._restored(state, session.classes, method), resumption(tensors, values)
+
+    def _restored(self, state: State, classes: tuple[str, ...], like: Method) -> Method:
+        """A method with this state, with the normalisation of another one."""
+        method = restored(self.config, state, classes, None, learns=True)
+        old, new = like.tagger.backbone, method.tagger.backbone
         new.mean, new.std = old.mean, old.std
         return method
-
-    def _learn(self, step: StepData, method: Method, fabric: Fabric) -> tuple[Session, Calibration | None]:
-        """Teach the method, going on where an interrupted lesson stopped."""
-        session = make_session(step, self.number, 0.0 if self.is_closed_form else self.settings.validation)
-        if isinstance(method, Analytic):
-            method.folds = FOLDS
-        method.tagger.to(fabric.device)
-        backbone, say = method.tagger.backbone, self.reporter.say
-        feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
-        trains = method.trains(session)
-        folder = work_folder(self.options.work, self.config, session) if trains else RunFolder(Path())
-        learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
-        progress, start, opening = folder.progress_file(self.number), None, 0.0
-        if trains and progress.exists():
-            say(f"going on from {progress.parent}")
-            start = learner.resume(*load_state(progress))
-        else:
-            opening = learner.open(session)
-        learner.learn(session, start, opening)
-        folder.close()
-        return session, self._calibration(session, learner, method)
 
     def _calibration(self, session: Session, learner: Learner, method: Method) -> Calibration | None:
         before = None if self.before is None else self.before.calibration
@@ -244,10 +263,10 @@ class _Lesson:
         """The tagger with how well it gives the labels of the table, and on what that was measured, in words."""
         method = tagger.method
         if len(step.test.rows):
-            words = f"{len(step.test.rows)} photos of {Path(self.settings.data).name} set aside"
+            words = f"{counted(len(step.test.rows), 'photo')} of {Path(self.settings.data).name} set aside"
             scores, labels = self._score(tagger, step.test, fabric), step.test.images.labels
         elif isinstance(method, Analytic) and method.out_of_fold is not None:
-            words = f"{len(session.labels)} photos of {Path(self.settings.data).name}, cross-validated"
+            words = f"{counted(len(session.labels), 'photo')} of {Path(self.settings.data).name}, cross-validated"
             scores, labels = method.out_of_fold, session.labels
         else:
             return tagger, ""

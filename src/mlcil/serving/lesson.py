@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.errors import UserError
 from ..core.files import read_json, write_json
+from ..core.locks import FileLock
 from ..data.images import PRESENT
 from ..data.protocol import Session, Validation
 from ..methods.analytic import Analytic
@@ -21,6 +25,15 @@ from ..training.config import RunConfig
 from ..training.folder import RunFolder
 from .records import LabelFacts
 from .step_data import StepData
+
+
+class LessonSession(Session):
+    """A session whose photos may have labels of earlier ones without having been part of them."""
+
+    @property
+    def is_back(self) -> NDArray[np.bool_]:
+        """Nobody knows: what does not remember its photos has to count them all."""
+        return np.zeros(len(self.indices), bool)
 
 
 def make_session(step: StepData, number: int, validation: float) -> Session:
@@ -39,7 +52,7 @@ def make_session(step: StepData, number: int, validation: float) -> Session:
     aside &= ~(images.labels[:, is_needed] == PRESENT).any(axis=1)
     annotations = np.full((len(prints), len(images.classes) - first), -1, np.int8)
     annotations[step.train.rows] = images.labels[:, first:]
-    return Session(
+    return LessonSession(
         number,
         first,
         len(images.classes),
@@ -67,23 +80,50 @@ def counted_facts(facts: tuple[LabelFacts, ...], step: StepData, method: Method)
     )
 
 
-def work_folder(path: Path | None, config: RunConfig, session: Session) -> RunFolder:
-    """Where checkpoints of the training go; what another table or other settings left there is removed."""
+def work_folder(path: Path | None, config: RunConfig, session: Session, method: Method) -> RunFolder:
+    """Where checkpoints of the training go; what another table, tagger or other settings left there is removed.
+
+    Arguments:
+        method: as it is before the lesson.
+
+    Raises:
+        UserError: another process is at work there.
+    """
     if path is None:
         return _NoFolder(Path())
-    digest = hashlib.sha256(repr(sorted(config.flat().items())).encode())
+    mark, name = path / "lesson.json", _name_of(config, session, method)
+    folder = RunFolder(path)
+    if path.exists() and not (mark.exists() and read_json(mark) == name):
+        _remove(path)
+    folder.open(config)
+    write_json(mark, name)
+    return folder
+
+
+def _name_of(config: RunConfig, session: Session, method: Method) -> str:
+    """Equal for lessons that become the same tagger."""
+    state = method.state()
+    digest = hashlib.sha256(repr((sorted(config.flat().items()), session.classes, state.values)).encode())
     for part in (session.fingerprints, session.labels):
         digest.update(np.ascontiguousarray(part).tobytes())
-    mark = path / "lesson.json"
-    if path.exists() and not (mark.exists() and read_json(mark) == digest.hexdigest()):
+    for value in state.tensors.values():
+        digest.update(_bytes(value))
+    return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> bytes:
+    flat = value.detach().cpu().contiguous().flatten()  # NumPy does not know every kind of number
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def _remove(path: Path) -> None:
+    lock = FileLock(path / ".lock")
+    try:
+        if not lock.try_to_claim():
+            raise UserError(f"another process is learning in {path}; wait for it or choose another --out")
         shutil.rmtree(path)
-    folder = RunFolder(path)
-    if not path.exists():
-        folder.open(config)
-        write_json(mark, digest.hexdigest())
-    else:
-        folder.open(config)
-    return folder
+    finally:
+        lock.close()
 
 
 class _NoFolder(RunFolder):

@@ -43,7 +43,7 @@ def _lines(tagger: Tagger, name: str) -> Iterator[str]:
     yield from map(_step_line, tagger.steps)
     yield "\n## How it works\n"
     yield f"- method: `{settings.method}`, backbone: `{settings.backbone}`, images of {tagger.size} pixels"
-    yield f"- pretrained weights: {tagger.weights or 'not recorded'}"
+    yield f"- pretrained weights: {_escaped(tagger.weights) or 'not recorded'}"
     yield "- `preprocessing.json` says how a photo becomes the network's input; `timm` loads the backbone by"
     yield '  `timm.create_model("local-dir:PATH", pretrained=True)`'
     yield from _kept(tagger)
@@ -58,7 +58,7 @@ def _label_table(tagger: Tagger) -> Iterator[str]:
     for one, threshold in zip(tagger.labels, tagger.thresholds, strict=True):
         counts = ["" if value is None else str(value) for value in (one.positives, one.images)]
         figures = [_number(value) for value in (one.ap, one.precision, one.recall)]
-        yield f"| {' | '.join([_escaped(one.name), *counts, f'{threshold:.2f}', *figures, one.measured])} |"
+        yield f"| {' | '.join([_escaped(one.name), *counts, f'{threshold:.2f}', *figures, _escaped(one.measured)])} |"
 
 
 def _step_line(step: Step) -> str:
@@ -78,7 +78,7 @@ def _kept(tagger: Tagger) -> Iterator[str]:
 def _escaped(text: str) -> str:
     """Text that Markdown shows as it is."""
     plain = " ".join(text.split())
-    return "".join(f"\\{one}" if one in "\\`*_[]<>|#" else one for one in plain)
+    return "".join(f"\\{one}" if one in "\\`*_[]<>|#&~" else one for one in plain)
 
 
 def _number(value: float | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from .predictions import Prediction
 from .tagger import Tagger
 
 Scores = NDArray[np.float32]
+Photo = TypeVar("Photo")
 DECODERS = 2  # threads that read photos while the network computes
 
 
@@ -68,8 +69,7 @@ def score_photos(
     While the networks compute one batch, the photos of the next are read. They are read once, as the first tagger
     wants them.
     """
-    size = taggers[0].config.settings.batch_size
-    parts = [photos[start : start + size] for start in range(0, len(photos), size)]
+    parts = batches(taggers[0], photos)
 
     def read(photo: Picture) -> NDArray[np.uint8] | BadImage:
         try:
@@ -88,6 +88,12 @@ def score_photos(
             yield from (one if isinstance(one, BadImage) else next(scores) for one in squares)
             done += len(part)
             show(done, len(photos))
+
+
+def batches(tagger: Tagger, photos: Sequence[Photo]) -> list[Sequence[Photo]]:
+    """The photos that are scored together."""
+    size = tagger.config.settings.batch_size
+    return [photos[start : start + size] for start in range(0, len(photos), size)]
 
 
 class Readable(NamedTuple):
@@ -143,6 +149,11 @@ class Journal:
                 break
             found[outcome.prediction.image] = outcome
         return found
+
+    def left(self, tagger: Tagger, photos: Sequence[str]) -> list[str]:
+        """The photos to tag, whole batches: the scores of a photo depend in their last bits on what goes with it."""
+        parts = (part for part in batches(tagger, photos) if not self.outcomes.keys() >= set(part))
+        return [photo for part in parts for photo in part]
 
     def record(self, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         """Write each outcome down before it is handed on."""

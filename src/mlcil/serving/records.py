@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Step:
     """One time that the tagger learned."""
 
-    number: int  # counted from 1
+    number: int  # counted from 1; what was taken back leaves a gap
     learned: str  # date and time, as in 2026-11-18T09:30:00+00:00
     source: str  # the table, or whatever the labels came from
     images: int  # that it learned from

@@ -29,7 +29,8 @@ def restored(
         ValueError, KeyError, ...: the state does not fit.
     """
     blank = replace(config, settings=replace(config.settings, weights=None))  # the state holds the weights
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn at random before they are overwritten
+    # Initial weights are drawn at random before they are overwritten, and a caller may have turned gradients off.
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         method, _ = prepare_method(blank, len(classes))
         method.load_state(state)
     # Scores under the wrong names would look right.

@@ -114,7 +114,7 @@ class Tagger:
 
         return save(self, Path(path), slim)
 
-    def learn(self, data: str, *, console: Console | None = None, **options: Any) -> LearnReport:
+    def learn(self, data: str | Path, *, console: Console | None = None, **options: Any) -> LearnReport:
         """Learn the labels of a table, new ones or known ones, without forgetting the others.
 
         Every row of the table was looked at for the labels of that table: a row without one of them is its negative.
@@ -133,15 +133,15 @@ class Tagger:
         """
         from .learning import LearnOptions, learn
 
-        learned, report = learn(self, data, LearnOptions(**options), console or _notebook())
+        learned, report = learn(self, str(data), LearnOptions(**options), console or _notebook())
         vars(self).update(vars(learned))
         return report
 
-    def evaluate(self, data: str, images: str | None = None) -> Evaluation:
+    def evaluate(self, data: str | Path, images: str | None = None) -> Evaluation:
         """How well the tagger gives the labels of a table that it knows; see `mlcil.serving.evaluating.evaluate`."""
         from .evaluating import evaluate
 
-        return evaluate(self, data, images)
+        return evaluate(self, str(data), images)
 
     def forget(self, labels: Sequence[str] = (), *, steps: Sequence[int] = ()) -> None:
         """Forget labels, or take steps back, as if they had never been; see `mlcil.serving.changing`.

@@ -11,7 +11,7 @@ SHA256SUMS             for `sha256sum --check`
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ _OWN = ("data", "images", "weights")  # names on one machine: of no use elsewher
 
 def save(tagger: Tagger, path: Path, slim: bool = False) -> Path:
     """Write the folder; see `Tagger.save`."""
+    tagger = replace(tagger, slim=slim or tagger.slim)  # what a slim one lacks does not come back
     state = tagger.method.state()
-    if slim:
+    if tagger.slim:
         state = _slim(tagger, state)
     backbone = {name: value for name, value in state.tensors.items() if name.startswith(_BACKBONE)}
     others = {name: value for name, value in state.tensors.items() if name not in backbone}
@@ -46,7 +47,7 @@ def save(tagger: Tagger, path: Path, slim: bool = False) -> Path:
     def fill(folder: Path) -> None:
         save_state(folder / MODEL, {name.removeprefix(_BACKBONE): value for name, value in backbone.items()}, {})
         save_state(folder / STATE, others, {})
-        write_json(folder / CONFIG, _config(tagger, state, slim))
+        write_json(folder / CONFIG, _config(tagger, state))
         write_json(folder / PREPROCESSING, preprocessing(tagger))
         write_text(folder / "tags.csv", tags_csv(tagger))
         write_text(folder / "README.md", card(tagger, path.name))
@@ -98,7 +99,7 @@ def preprocessing(tagger: Tagger) -> dict[str, Any]:
     }
 
 
-def _config(tagger: Tagger, state: State, slim: bool) -> dict[str, Any]:
+def _config(tagger: Tagger, state: State) -> dict[str, Any]:
     from .. import __version__
 
     backbone: Backbone = tagger.method.tagger.backbone
@@ -122,7 +123,7 @@ def _config(tagger: Tagger, state: State, slim: bool) -> dict[str, Any]:
     own = {
         "format": FORMAT,
         "version": __version__,
-        "slim": slim,
+        "slim": tagger.slim,
         "settings": settings | {"options": as_dict(tagger.config.options)},
         "labels": [asdict(one) for one in tagger.labels],
         "steps": [asdict(one) for one in tagger.steps],

@@ -55,6 +55,11 @@ class Resumption(NamedTuple):
     base: str | None
 
 
+def resumption(tensors: dict[str, Tensor], values: dict[str, Any]) -> Resumption:
+    """Where training goes on, by a state that was saved within a session."""
+    return Resumption(Position(**values["position"]), part_of(tensors, "run."), values["base"])
+
+
 class Learner:
     """Teaches a method one session after another.
 
@@ -84,9 +89,7 @@ class Learner:
     def resume(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> Resumption | None:
         """Put a saved state into the method; returns where training goes on if the state is from within a session."""
         self.method.load_state(State(part_of(tensors, "method."), values["method"]))
-        if "position" not in values:
-            return None
-        return Resumption(Position(**values["position"]), part_of(tensors, "run."), values["base"])
+        return resumption(tensors, values) if "position" in values else None
 
     def open(self, session: Session) -> float:
         """Let the method prepare for a session; returns the seconds that it took."""
