@@ -33,10 +33,12 @@ KRT = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLCIL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "200")
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLCIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("COLUMNS", "200")
+        yield
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def rows_of(file):
 
 
 def files_in(folder):
-    return {str(one.relative_to(folder)) for one in folder.rglob("*") if "cache" not in one.parts}
+    return {str(one.relative_to(folder)) for one in folder.rglob("*")}
 
 
 def test_learn_learn_more_and_predict(digit_tagger, digit_tables, tmp_path):
