@@ -19,6 +19,7 @@ from ..core.state import State, part_of
 from ..core.words import counted
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration
+from ..experiments.checks import check_run, check_weights
 from ..methods.analytic import Analytic
 from ..methods.base import Method
 from ..training.config import RunConfig, make_config
@@ -127,6 +128,9 @@ class _Lesson:
         """Read, plan, learn, measure."""
         began = time.monotonic()
         known = () if self.before is None else self.before.classes
+        if self.before is None:  # before photos are decoded, which takes longer
+            check_run(self.settings)
+            check_weights(self.settings)
         step, check = self._read(known), self._read_check(known)
         fabric = launch(self.settings)
         method = self._method(len(step.train.images.classes))
