@@ -86,7 +86,7 @@ def test_labels_images_and_check_may_be_given(digit_tagger, digit_tables, tmp_pa
     ("words", "message"),
     [
         (["gone.csv", *NEW], "table gone.csv does not exist or is not a file"),
-        (["TABLES/a.csv", "--from", "gone"], "gone is neither a tagger nor the folder of a run"),
+        (["TABLES/a.csv", "--from", "gone"], "gone does not exist; expected the folder of a tagger or of a run"),
         (["TABLES/a.csv", "--method", "krtt"], "unknown method 'krtt', did you mean 'krt'?"),
         (["TABLES/a.csv", *NEW, "--set", "epoch=1"], "unknown key for method analytic 'epoch', did you mean 'epochs'?"),
         (["TABLES/a.csv", "--weights", "/gone/w.safetensors"], "weight file /gone/w.safetensors does not exist"),

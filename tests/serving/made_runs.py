@@ -54,7 +54,8 @@ def stored(method, folder, **changes):
     scored = ScoredImages(np.eye(7, dtype=np.float32), np.eye(7, dtype=np.int8), np.arange(7), CLASSES)
     result = evaluate(scored, [], images=20, train_seconds=1.0, bytes_kept=0, notes={})
     for number in (1, 2, 3):
-        save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, values | {"result": asdict(result)})
+        found = values | {"result": asdict(result) | {"session": number}}
+        save_state(folder / f"session-{number:02d}" / "state.safetensors", tensors, found)
     return folder
 
 

@@ -192,11 +192,10 @@ def test_contents_that_do_not_fit_are_one_line(copied, change, message):
 
 
 def test_a_folder_that_holds_neither_tagger_nor_run(tmp_path):
-    for path in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(
-            UserError, match=r"is neither a tagger nor the folder of a run: it has no config\.json and no"
-        ):
-            Tagger.load(path)
+    with pytest.raises(UserError, match=r"is neither a tagger nor the folder of a run: it has no config\.json and no"):
+        Tagger.load(tmp_path)
+    with pytest.raises(UserError, match="gone does not exist"):
+        Tagger.load(tmp_path / "gone")
 
 
 @pytest.mark.parametrize("failing", ["save_state", "write_json", "write_text", "sha256_of"])

@@ -25,6 +25,10 @@ app = typer.Typer(
 )
 
 
+for command in COMMANDS:  # of people with photos, who look at the list first
+    app.command()(command)
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line, a bug keeps its traceback."""
     install()
@@ -204,7 +208,7 @@ def report(
 
 @app.command()
 def explain(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="TAGGER", help="Folder of a tagger or of a run.")],
     images: Annotated[list[Path], typer.Argument(help="Image files.")],
     out: Annotated[Path, typer.Option(help="Folder of the drawings.")] = Path("explained"),
     session: Annotated[
@@ -257,7 +261,3 @@ def demo(
     from .demo import run_demo
 
     run_demo(out, make_console())
-
-
-for command in COMMANDS:
-    app.command()(command)

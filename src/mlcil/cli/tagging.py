@@ -16,7 +16,6 @@ from rich.text import Text
 
 from ..core.errors import UserError
 from ..core.words import counted
-from ..data.images import Level
 from ..data.xmp import BadSidecar
 from ..data.xmp_writing import remove_tags, write_tags
 from ..serving.changing import choose_thresholds, forget_labels, forget_step, merge, rename
@@ -68,9 +67,8 @@ def show_report(tagger: Tagger, report: LearnReport, console: Console) -> None:
     say(console, f"measured on {report.measured}" if report.measured else "not measured: no photos were set aside")
     if report.changes:
         _show_changes(report, console)
-    for level, text in report.findings:
-        if level < Level.NOTE:
-            say(console, f"note: {text}")
+    elif len(tagger.labels) > len(facts):
+        say(console, "its other labels: not estimated, as there are too few new photos; --check TABLE measures them")
 
 
 def _show_changes(report: LearnReport, console: Console) -> None:
@@ -94,16 +92,24 @@ def _show_changes(report: LearnReport, console: Console) -> None:
     console.print(table)
 
 
-def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str) -> Table:
-    """The labels of a tagger, one per line."""
+def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str, has_origin: bool = False) -> Table:
+    """The labels of a tagger, one per line, and if wanted what their figures were measured on."""
     table = Table("label", title=title)
     for heading in ("step", "photos with it", "looked for on", "threshold", "AP", "precision", "recall"):
         table.add_column(heading, justify="right")
+    if has_origin:
+        table.add_column("measured on")
     thresholds = dict(zip(tagger.classes, tagger.thresholds, strict=True))
     for one in facts[:SHOWN]:
         counts = ["" if value is None else str(value) for value in (one.step, one.positives, one.images)]
         figures = [_figure(value) for value in (one.ap, one.precision, one.recall)]
-        table.add_row(Text(one.name), *counts, f"{thresholds[one.name]:.2f}", *figures)
+        table.add_row(
+            Text(one.name),
+            *counts,
+            f"{thresholds[one.name]:.2f}",
+            *figures,
+            *([Text(one.measured)] if has_origin else []),
+        )
     if len(facts) > SHOWN:
         table.caption = f"and {len(facts) - SHOWN} more"
     return table
@@ -177,7 +183,7 @@ def run_inspect(source: Path, console: Console) -> None:
     tagger = Tagger.load(source)
     settings = tagger.config.settings
     say(console, f"{source}: {settings.method} on {settings.backbone}, {tagger.size} pixels, {tagger.weights}")
-    console.print(label_table(tagger, tagger.labels, counted(len(tagger.labels), "label")))
+    console.print(label_table(tagger, tagger.labels, counted(len(tagger.labels), "label"), has_origin=True))
     table = Table("step", "when", "photos", "seen before", "from", "new labels", title="what it learned from")
     for step in tagger.steps:
         names = Text(", ".join(step.new_labels))

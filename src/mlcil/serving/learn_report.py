@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.words import counted, listed
-from ..data.images import Finding, Level
+from ..data.images import UNKNOWN, Finding, Level
 from ..data.review import count_labels
 from ..evaluation.metrics import Floats
 from ..methods.analytic import Analytic
@@ -29,7 +29,9 @@ TIMED = 8  # images by which the speed of the network is measured
 BACKWARD = 3.0  # a training step takes about this many times the forward pass
 ALIKE = 0.95  # correlation of two labels' scores above which they can hardly be told apart
 # On the COCO slice the mean over labels was right to 0.4 points, and nine of ten labels to 2.3 (docs/results.md).
-ESTIMATED = "an estimate from what it said of these photos before; one label may be off by 2 points, --check measures"
+ESTIMATED = "an estimate from what it said of the new photos before, not exact for one label; --check TABLE measures"
+FEWEST_NEW = 50  # photos that an estimate needs
+MISSING, FEWEST_MISSING = 0.3, 5.0  # photos with an old label that nobody labelled, as a part of its own, and at least
 
 
 class Plan(NamedTuple):
@@ -41,7 +43,7 @@ class Plan(NamedTuple):
     labels: tuple[tuple[str, int, int, bool], ...]  # name, photos with it, photos without it, whether it is new
     corrections: int  # labels that replace what was said of the same photo before
     method: str
-    seconds: float  # that it will take at most, by the speed of the network on this machine
+    seconds: float  # that the network will take for all of them, by its speed on this machine
 
     def lines(self) -> Iterator[str]:
         """The plan in words."""
@@ -54,7 +56,7 @@ class Plan(NamedTuple):
                 yield f"  {words}: {listed(names, 12)}"
         if self.corrections:
             yield f"  corrections: {counted(self.corrections, 'label')} of photos seen before will change"
-        yield f"  {self.method}; at most {duration(self.seconds)}"
+        yield f"  {self.method}; about {duration(self.seconds)}, less for photos that were looked at before"
 
 
 class Quality(NamedTuple):
@@ -128,22 +130,47 @@ def _seconds_per_image(method: Method, settings: RunSettings) -> float:
     return (time.monotonic() - began) / TIMED
 
 
-def estimated_changes(before: Tagger, after: Tagger, scores: tuple[Any, Any]) -> list[LabelChange]:
+class NewPhotos(NamedTuple):
+    """The photos of a lesson that the tagger had not seen before."""
+
+    before: NDArray[Any]  # (n, K) scores of the tagger before
+    after: NDArray[Any]  # (n, K') scores of the one after, whose first K labels are the same
+    labels: NDArray[np.int8]  # (n, K') as the table has them
+
+
+def estimated_changes(before: Tagger, after: Tagger, new: NewPhotos) -> list[LabelChange]:
     """What learning did to the labels that the tagger knew before, judged by what it said of the new photos then.
 
     Nobody has labelled these photos for the old labels, so the probabilities of the tagger before are taken as true.
-
-    Arguments:
-        scores: (N, K) of the tagger before, and (N, K') of the one after, on the photos of the table.
+    With few new photos there is no estimate.
     """
-    known = len(before.classes)
-    probabilities = before.probabilities(scores[0])
-    old = _rows(expected_quality(scores[0], probabilities, before.thresholds))
-    new = _rows(expected_quality(scores[1][:, :known], probabilities, after.thresholds[:known]))
+    if len(new.before) < FEWEST_NEW:
+        return []
+    known, probabilities = len(before.classes), before.probabilities(new.before)
+    old = _rows(expected_quality(new.before, probabilities, before.thresholds))
+    now = _rows(expected_quality(new.after[:, :known], probabilities, after.thresholds[:known]))
     return [
         LabelChange(name, _difference(*pair), None, None, ESTIMATED, None)
-        for name, *pair in zip(before.classes, old, new, strict=True)
+        for name, *pair in zip(before.classes, old, now, strict=True)
     ]
+
+
+def unlabelled(before: Tagger, new: NewPhotos) -> list[Finding]:
+    """A warning about old labels that many new photos seem to show, though the table says nothing about them."""
+    known = len(before.classes)
+    likely = (before.probabilities(new.before) * (new.labels[:, :known] == UNKNOWN)).sum(axis=0)
+    found = [
+        f"{label.name} (about {likely[k]:.0f})"
+        for k, label in enumerate(before.labels)
+        if likely[k] >= max(FEWEST_MISSING, MISSING * (label.positives or 0))
+    ]
+    if not found:
+        return []
+    text = (
+        f"many of these photos seem to show labels that the table does not have: {listed(found)}. They count as photos "
+        "without them, so the tagger will give these labels less often; add the labels to the table if you can"
+    )
+    return [Finding(Level.LOOK, text)]
 
 
 def measured_changes(

@@ -29,7 +29,17 @@ from ..training.launch import launch
 from ..training.learner import Learner, Resumption, resumption
 from ..training.prepare import make_feed, prepare_method
 from ..training.progress import Reporter
-from .learn_report import LabelChange, LearnReport, Plan, estimated_changes, make_plan, measured_changes, too_similar
+from .learn_report import (
+    LabelChange,
+    LearnReport,
+    NewPhotos,
+    Plan,
+    estimated_changes,
+    make_plan,
+    measured_changes,
+    too_similar,
+    unlabelled,
+)
 from .lesson import counted_facts, make_session, work_folder
 from .loading import weights_text
 from .measuring import measured
@@ -141,12 +151,15 @@ class _Lesson:
         method, session, calibration = self._learn(step, method, fabric)
         after = self._tagger(step, method, calibration, plan)
         after, words = self._measured(after, step, session, fabric)
-        similar = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
-        changes = self._changes(after, step, session, check, fabric)
+        new = self._on_new_photos(after, step, session, fabric)
+        noticed = too_similar(after, step.new_labels) if isinstance(method, Analytic) else []
+        if self.before is not None and new is not None:
+            noticed += unlabelled(self.before, new)
+        changes = self._changes(after, new, check, fabric)
         checked = [one.facts for one in changes if one.facts is not None]
-        report = LearnReport(
-            plan, step.stated, words, tuple(changes), (*step.findings, *similar), time.monotonic() - began
-        )
+        self.reporter.findings(noticed)
+        findings = (*step.findings, *noticed)
+        report = LearnReport(plan, step.stated, words, tuple(changes), findings, time.monotonic() - began)
         return after.with_label_facts(checked), report
 
     def _read(self, known: tuple[str, ...]) -> StepData:
@@ -278,6 +291,8 @@ class _Lesson:
 
     def _score(self, tagger: Tagger, photos: Photos, fabric: Fabric) -> Any:
         method = tagger.method
+        if not len(photos.rows):
+            return np.empty((0, len(tagger.classes)), np.float32)
         backbone, say = method.tagger.backbone, self.reporter.say
         feed = make_feed(self.settings, photos.store, backbone, fabric, say, "none")
         show = self.reporter.images("scoring photos")
@@ -286,22 +301,24 @@ class _Lesson:
         method.tagger.cpu()
         return found
 
-    def _scores_of_step(self, after: Tagger, step: StepData, session: Session, fabric: Fabric) -> tuple[Any, Any]:
-        """The scores of the photos learned from, by the tagger before and by the one after, as if new where it can."""
-        assert self.before is not None
-        photos = replace(step.train, rows=session.indices)
-        old, method = self._score(self.before, photos, fabric), after.method
-        if isinstance(method, Analytic) and method.out_of_fold is not None:
-            return old, method.out_of_fold
-        return old, self._score(after, photos, fabric)
-
-    def _changes(
-        self, after: Tagger, step: StepData, session: Session, check: Photos | None, fabric: Fabric
-    ) -> list[LabelChange]:
+    def _on_new_photos(self, after: Tagger, step: StepData, session: Session, fabric: Fabric) -> NewPhotos | None:
+        """The photos that the tagger had not seen before, scored by it as it was and as it is now."""
         if self.before is None:
+            return None
+        ledger, method = self._ledger(), after.method
+        known = np.full(len(session.indices), -1) if ledger is None else ledger.find(session.fingerprints)
+        is_new = known < 0
+        photos = replace(step.train, rows=session.indices[is_new])
+        old = self._score(self.before, photos, fabric)
+        if isinstance(method, Analytic) and method.out_of_fold is not None:
+            return NewPhotos(old, method.out_of_fold[is_new], session.labels[is_new])
+        return NewPhotos(old, self._score(after, photos, fabric), session.labels[is_new])
+
+    def _changes(self, after: Tagger, new: NewPhotos | None, check: Photos | None, fabric: Fabric) -> list[LabelChange]:
+        if self.before is None or new is None:
             return []
         if check is None:
-            return estimated_changes(self.before, after, self._scores_of_step(after, step, session, fabric))
+            return estimated_changes(self.before, after, new)
         scores = self._score(self.before, check, fabric), self._score(after, check, fabric)
         words = f"{counted(len(check.rows), 'photo')} of {Path(str(self.options.check)).name}"
         return measured_changes(self.before, after, scores, check.images.labels, words)

@@ -24,6 +24,8 @@ from .tagger_files import CONFIG, load_folder
 
 def load(path: Path, session: int | None = None) -> Tagger:
     """Load a tagger; see `Tagger.load`."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist; expected the folder of a tagger or of a run")
     if (path / CONFIG).is_file():
         if session is not None:
             raise UserError(f"{path} is a tagger, which has no sessions to choose from; leave out session {session}")

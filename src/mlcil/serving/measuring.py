@@ -12,9 +12,13 @@ from ..evaluation.metrics import Floats, average_precision
 from .records import LabelFacts
 from .tagger import Tagger
 
+FEWEST = 5  # photos with and without a label
+
 
 def measured(tagger: Tagger, scores: NDArray[Any], labels: NDArray[np.int8], words: str) -> list[LabelFacts]:
     """The facts about the labels that can be measured on these photos, with what was measured.
+
+    Figures from a handful of photos say little, so they do not replace any that the label has already.
 
     Arguments:
         scores: (N, K), as the tagger gives them.
@@ -25,8 +29,13 @@ def measured(tagger: Tagger, scores: NDArray[Any], labels: NDArray[np.int8], wor
     return [
         replace(one, ap=percent(ap[k]), precision=percent(precision[k]), recall=percent(recall[k]), measured=words)
         for k, one in enumerate(tagger.labels)
-        if not np.isnan(ap[k])
+        if not np.isnan(ap[k]) and (one.ap is None or _fewest(labels[:, k]) >= FEWEST)
     ]
+
+
+def _fewest(labels: NDArray[np.int8]) -> int:
+    """The photos that show a label or those that do not, whichever are fewer."""
+    return min(int((labels == 1).sum()), int((labels == 0).sum()))
 
 
 def quality(scores: NDArray[Any], labels: NDArray[np.int8], thresholds: Floats) -> tuple[Floats, Floats, Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -227,4 +227,9 @@ def _review(step: StepData, known: Sequence[str]) -> list[Finding]:
         text = f"few photos of {listed(few)}: expect mistakes; from about 20 photos on a label becomes useful"
         found.append(Finding(Level.LOOK, text))
     alike = find_look_alikes({name: shown.get(name, 0) for name in (*known, *step.new_labels)})
-    return found + [one for one in alike if any(repr(name) in one.text for name in step.new_labels)]
+    # The reader of the table has named those among its own labels.
+    return found + [one for one in alike if _names(one, step.new_labels) and _names(one, set(known) - set(step.stated))]
+
+
+def _names(finding: Finding, labels: Collection[str]) -> bool:
+    return any(repr(name) in finding.text for name in labels)

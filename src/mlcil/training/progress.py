@@ -53,7 +53,7 @@ class Reporter:
         self._session, self._done_at_start, self._losses = number, done, ""
         self._began = time.monotonic()
         names = ", ".join(new_classes[:6]) + (f" and {len(new_classes) - 6} more" if len(new_classes) > 6 else "")
-        self.say(f"session {number}/{len(self.work)}: {names}; {images} images")
+        self.say(f"session {number}/{len(self.work)}: {names or 'no new class'}; {images} images")
         if self.console.is_terminal:
             self._bar = self._bar or self._make_bar()
             self._task = self._bar.add_task(f"session {number}", total=100, completed=round(100 * done), text="")
