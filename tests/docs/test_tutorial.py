@@ -41,7 +41,8 @@ def place(tmp_path_factory):
     def rows(first, stop, names):
         return [[f"photos/{n}.jpg", ";".join(sorted(shown[n - 1] & set(names)))] for n in range(first, stop)]
 
-    write("first.csv", rows(1, 201, LABELS[:2]))
+    wrong = {"photos/7.jpg": "cat", "photos/9.jpg": ""}  # what the page corrects later
+    write("first.csv", [[path, wrong.get(path, labels)] for path, labels in rows(1, 201, LABELS[:2])])
     write("more.csv", rows(101, 281, LABELS[2:]))
     write("test.csv", rows(281, 301, LABELS[:2]))
     write("fix.csv", [["photos/7.jpg", "-cat"], ["photos/9.jpg", "dog"]])
