@@ -115,12 +115,12 @@ def test_a_label_that_a_list_merely_omits_stays(tagger, table, digit_tables, pho
     assert_same(says_nothing_new, tagger, photos, CLOSE)
 
 
-@pytest.mark.parametrize("way", ["-", "column"])
+@pytest.mark.parametrize("way", ["-", "\u2212", "column"])
 def test_a_correction_takes_a_label_back(tagger, table, digit_tables, photos, way, tmp_path):
     known = rows_of(digit_tables / "a.csv")
     wrong, right = [digit_tables / photo for photo, labels in known if "digit 0" in labels][:2]
-    rows = [(wrong, "-digit 0")] if way == "-" else [(wrong, 0), (right, 1)]
-    learned, report = learn(tagger, table(rows, "labels" if way == "-" else "digit 0"), LearnOptions())
+    rows = [(wrong, 0), (right, 1)] if way == "column" else [(wrong, f"{way}digit 0")]
+    learned, report = learn(tagger, table(rows, "digit 0" if way == "column" else "labels"), LearnOptions())
     assert report.plan.corrections == 1
     positives, images = counts_of(tagger)["digit 0"]
     assert counts_of(learned)["digit 0"] == (positives - 1, images)

@@ -22,7 +22,7 @@ from ..models.ledger import Ledger
 from ..training.config import RunSettings
 from ..training.prepare import Say, open_contents, open_images
 
-NO = "-"  # before a label in a list: the photo does not show it
+NO = ("-", "\u2212", "\u2013")  # a minus sign before a label in a list, also as word processors write it: not shown
 FEW = 10  # photos of a label below which its tags are little better than guesses
 
 
