@@ -21,7 +21,10 @@ def shared() -> Path:
 
 
 # The files that take longest come first, or one process would end with them while the other has nothing left to do.
-LONG = ("test_testing.py", "test_distributed.py", "test_grid.py", "test_demo.py", "test_run.py")
+LONG = (
+    *("test_testing.py", "test_distributed.py", "test_grid.py", "test_demo.py", "test_run.py"),
+    *("test_export.py", "test_tutorial.py", "test_tagging.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
