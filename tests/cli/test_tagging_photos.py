@@ -136,7 +136,8 @@ def test_an_interrupted_prediction_goes_on_to_the_same_bytes(small_batches, phot
     assert result.exit_code == 1
     assert "going on: 4 photos of 12 were tagged before" in result.stderr
     assert f"cannot read image {photos[1]}: not an image" in result.stderr  # it was named before, and is again
-    assert scored["photos"] == [str(photo) for photo in photos[4:]]
+    # The threads of the interrupted command may have read ahead a little longer, so a photo may stand there twice.
+    assert set(scored["photos"]) == {str(photo) for photo in photos[4:]}
     assert cut.read_bytes() == whole.read_bytes()
     assert not (tmp_path / f".cut.{format}.journal").exists()
 
@@ -155,7 +156,7 @@ def test_another_tagger_or_wish_starts_over(small_batches, photos, tmp_path, sco
         nearly = choose_thresholds(tagger, {"digit 0": float(tagger.thresholds[0]) + 1e-9})
         nearly.save(small_batches)
     call(*command)
-    assert sorted(scored["photos"]) == sorted(map(str, photos))
+    assert set(scored["photos"]) == set(map(str, photos))
 
 
 def subjects(photo):
