@@ -17,6 +17,14 @@ PARTS = {  # table -> its pictures, and the digits that they were looked at for;
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    """The tests of a file share a cache of their own, and leave that of the user alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLCIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def digit_tables(tmp_path_factory) -> Path:
     """A folder with a.csv, b.csv and c.csv, and their pictures 0.png, ..., which show two handwritten digits each."""

@@ -12,13 +12,6 @@ from .lessons import assert_same, photos_of, start, start_trained, teach
 CLOSE = 1e-5  # by which sums in another order may move a score
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLCIL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def a(digit_tagger):
     return Tagger.load(digit_tagger)

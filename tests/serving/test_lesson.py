@@ -19,13 +19,6 @@ METHODS = ("krt", "lwf", "ft")
 OFTEN = {"checkpoint_seconds": 0}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLCIL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def started(digit_tables):
     """Taggers that have learned a.csv, by method."""

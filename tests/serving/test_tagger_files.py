@@ -30,13 +30,6 @@ FILES = {
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 20, 30, 3), np.uint8)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLCIL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def tagger(digit_tagger):
     return Tagger.load(digit_tagger)

@@ -147,7 +147,7 @@ def evaluate(
     names = [tagger.classes[k] for k in columns]
     photos = in_columns(known.images, names)
     photos = photos.subset(np.flatnonzero((photos.labels != UNKNOWN).any(axis=1)))
-    places, (scores,), bad = score_readable([tagger], pictures_of(photos), show)
+    places, scores, bad = score_readable(tagger, pictures_of(photos), show)
     photos = photos.subset(places)
     thresholds, own = tagger.thresholds[columns], scores[:, columns]
     return Evaluation(

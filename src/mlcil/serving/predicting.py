@@ -54,26 +54,25 @@ def tag_photos(
         UserError: the wish cannot be met.
     """
     thresholds = tagger.thresholds_for(wish.threshold, wish.precision)
-    for photo, found in zip(photos, score_photos([tagger], photos, show), strict=True):
+    for photo, found in zip(photos, score_photos(tagger, photos, show), strict=True):
         if isinstance(found, BadImage):
             yield Outcome(Prediction(photo, ()), found.reason)
         else:
-            yield Outcome(tagger.prediction(photo, found[0], thresholds, wish.top))
+            yield Outcome(tagger.prediction(photo, found, thresholds, wish.top))
 
 
 def score_photos(
-    taggers: Sequence[Tagger], photos: Sequence[Picture], show: Show = lambda done, total: None
-) -> Iterator[tuple[Scores, ...] | BadImage]:
-    """The scores (K,) of each photo by each tagger, one photo after another, or why it cannot be read.
+    tagger: Tagger, photos: Sequence[Picture], show: Show = lambda done, total: None
+) -> Iterator[Scores | BadImage]:
+    """The scores (K,) of each photo, one after another, or why it cannot be read.
 
-    While the networks compute one batch, the photos of the next are read. They are read once, as the first tagger
-    wants them.
+    While the network computes one batch, the photos of the next are read.
     """
-    parts = batches(taggers[0], photos)
+    parts = batches(tagger, photos)
 
     def read(photo: Picture) -> NDArray[np.uint8] | BadImage:
         try:
-            return taggers[0].square(photo)
+            return tagger.square(photo)
         except BadImage as error:
             return error
 
@@ -84,7 +83,7 @@ def score_photos(
             squares = [one.result() for one in ahead]
             ahead = [pool.submit(read, photo) for photo in (parts[place + 1] if parts[place + 1 :] else ())]
             good = [one for one in squares if not isinstance(one, BadImage)]
-            scores = zip(*(one.score_pixels(np.stack(good)) for one in taggers), strict=True) if good else iter(())
+            scores = iter(tagger.score_pixels(np.stack(good)) if good else ())
             yield from (one if isinstance(one, BadImage) else next(scores) for one in squares)
             done += len(part)
             show(done, len(photos))
@@ -100,25 +99,21 @@ class Readable(NamedTuple):
     """The scores of those photos that can be read."""
 
     places: NDArray[np.int64]  # (n,) of them among all photos
-    scores: tuple[Scores, ...]  # (n, K) by each tagger
+    scores: Scores  # (n, K)
     bad: tuple[str, ...]  # a line for each of the others
 
 
-def score_readable(
-    taggers: Sequence[Tagger], photos: Sequence[Picture], show: Show = lambda done, total: None
-) -> Readable:
-    """Score photos by each tagger, and leave out what cannot be read; see `score_photos`."""
+def score_readable(tagger: Tagger, photos: Sequence[Picture], show: Show = lambda done, total: None) -> Readable:
+    """Score photos, and leave out what cannot be read; see `score_photos`."""
     places, bad = [], []
-    kept: list[tuple[Scores, ...]] = []
-    for place, found in enumerate(score_photos(taggers, photos, show)):
+    kept = [np.empty((0, len(tagger.classes)), np.float32)]
+    for place, found in enumerate(score_photos(tagger, photos, show)):
         if isinstance(found, BadImage):
             bad.append(str(found))
         else:
             places.append(place)
-            kept.append(found)
-    empty = [np.empty((0, len(one.classes)), np.float32) for one in taggers]
-    scores = (np.stack([row[k] for row in kept]) if kept else none for k, none in enumerate(empty))
-    return Readable(np.array(places, np.int64), tuple(scores), tuple(bad))
+            kept.append(found[None])
+    return Readable(np.array(places, np.int64), np.concatenate(kept), tuple(bad))
 
 
 class Journal:
