@@ -35,7 +35,7 @@ from mlcil.methods.pseudo_labels import TOLERANCE
 from mlcil.training.config import RunConfig, make_config
 from mlcil.training.folder import load_state
 from mlcil.training.optimiser import set_rate
-from mlcil.training.prepare import prepare_data, prepare_method
+from mlcil.training.prepare import prepare_data, prepare_method, read_data
 from mlcil.training.run import run
 
 CLASSES, EPOCHS, BATCH = 10, 2, 16
@@ -126,7 +126,8 @@ class LiteralSession:
 
     def __init__(self, config: RunConfig, first: Path) -> None:
         self.settings = config.settings
-        data = prepare_data(config.settings, lambda text: None)
+        whole = read_data(config.settings, lambda text: None)
+        data = prepare_data(whole, config.settings, lambda text: None)
         self.session, self.test = data.protocol.sessions()[1], data.protocol.data.test
         self.paths = [data.protocol.data.train.paths[row] for row in self.session.indices]
         made, _ = prepare_method(config, data.total_classes)

@@ -38,7 +38,7 @@ from .methods.finetune import FineTuning
 from .methods.registry import OURS, all_methods
 from .training.config import RunConfig, make_config
 from .training.folder import load_state, memory_order
-from .training.prepare import Data, prepare_data, prepare_method
+from .training.prepare import Data, prepare_data, prepare_method, read_data
 from .training.run import run
 
 TINY: dict[str, Any] = {
@@ -156,7 +156,12 @@ def check_growth(trial: _Trial) -> None:
 
 
 def _data(trial: _Trial) -> Data:
-    return prepare_data(trial.config().settings, lambda line: None)
+    settings = trial.config().settings
+    return prepare_data(read_data(settings, _silent), settings, _silent)
+
+
+def _silent(line: str) -> None:
+    """Print nothing."""
 
 
 def _check_round_trip(trial: _Trial, file: Path) -> Method:

@@ -3,15 +3,13 @@
 import csv
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from mlcil.cli import tagging
 from mlcil.cli.app import app
-from mlcil.serving import predicting
+from mlcil.serving import predicted_parts
 from mlcil.serving.changing import choose_thresholds
 from mlcil.serving.tagger import Tagger
 
@@ -33,14 +31,6 @@ def photos(digit_tables, tmp_path):
     """A folder of twelve photos of its own."""
     (tmp_path / "photos").mkdir()
     return [Path(shutil.copy(file, tmp_path / "photos")) for file in photos_of(digit_tables, range(12))]
-
-
-@pytest.fixture
-def small_batches(digit_tagger, tmp_path):
-    """The folder of a tagger that scores four photos at a time."""
-    tagger = Tagger.load(digit_tagger)
-    config = replace(tagger.config, settings=replace(tagger.config.settings, batch_size=4))
-    return replace(tagger, config=config).save(tmp_path / "small")
 
 
 def rows_of(file):
@@ -101,36 +91,35 @@ def test_what_cannot_be_predicted_is_one_line(words, message, digit_tagger, digi
 
 @pytest.fixture
 def scored(monkeypatch):
-    """The photos that are read to be scored; a number in `end` ends the command when so many were tagged."""
+    """The photos that are read to be scored, in parts of four; a number in `end` ends the command after so many."""
     state = {"photos": [], "end": None}
-    square, record = Tagger.square, predicting.Journal.record
+    square, tag = Tagger.square, predicted_parts.TagPart.__call__
 
     def seen(self, photo):
         state["photos"].append(photo)
         return square(self, photo)
 
-    def cut(self, outcomes):
-        for done, outcome in enumerate(record(self, outcomes), start=1):
-            yield outcome
-            if done == state["end"]:
-                raise KeyboardInterrupt
+    def cut(self, photos, show):
+        tag(self, photos, show)
+        state["done"] = state.get("done", 0) + 1
+        if state["done"] == state["end"]:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(Tagger, "square", seen)
-    monkeypatch.setattr(tagging.Journal, "record", cut)
+    monkeypatch.setattr(predicted_parts, "PART", 4)
+    monkeypatch.setattr(predicted_parts.TagPart, "__call__", cut)
     return state
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_an_interrupted_prediction_goes_on_to_the_same_bytes(small_batches, photos, tmp_path, scored, format):
+def test_an_interrupted_prediction_goes_on_to_the_same_bytes(digit_tagger, photos, tmp_path, scored, format):
     photos[1].write_text("no image")
-    command = ["predict", str(small_batches), *map(str, photos), "--out"]
+    command = ["predict", str(digit_tagger), *map(str, photos), "--out"]
     whole, cut = tmp_path / f"whole.{format}", tmp_path / f"cut.{format}"
     assert CliRunner().invoke(app, [*command, str(whole)]).exit_code == 1
-    scored |= {"end": 6}
+    scored |= {"end": 1, "done": 0}
     assert CliRunner().invoke(app, [*command, str(cut)]).exit_code == 130
     assert not cut.exists()
-    with (tmp_path / f".cut.{format}.journal").open("a") as stream:
-        stream.write('{"image": "torn')
     scored |= {"end": None, "photos": []}
     result = CliRunner().invoke(app, [*command, str(cut)])
     assert result.exit_code == 1
@@ -139,22 +128,21 @@ def test_an_interrupted_prediction_goes_on_to_the_same_bytes(small_batches, phot
     # The threads of the interrupted command may have read ahead a little longer, so a photo may stand there twice.
     assert set(scored["photos"]) == {str(photo) for photo in photos[4:]}
     assert cut.read_bytes() == whole.read_bytes()
-    assert not (tmp_path / f".cut.{format}.journal").exists()
+    assert not (tmp_path / f".cut.{format}.parts").exists()
 
 
 @pytest.mark.parametrize("other", ["tagger", "wish"])
-def test_another_tagger_or_wish_starts_over(small_batches, photos, tmp_path, scored, other):
-    command = ["predict", str(small_batches), *map(str, photos), "--out", str(tmp_path / "p.csv")]
-    scored |= {"end": 6}
+def test_another_tagger_or_wish_starts_over(digit_tagger, photos, tmp_path, scored, other):
+    command = ["predict", str(digit_tagger), *map(str, photos), "--out", str(tmp_path / "p.csv")]
+    scored |= {"end": 1, "done": 0}
     assert CliRunner().invoke(app, command).exit_code == 130
     scored |= {"end": None, "photos": []}
     if other == "wish":
         command += ["--top", "1"]
     else:  # its model card is the same to the letter
-        tagger = Tagger.load(small_batches)
-        shutil.rmtree(small_batches)
+        tagger = Tagger.load(digit_tagger)
         nearly = choose_thresholds(tagger, {"digit 0": float(tagger.thresholds[0]) + 1e-9})
-        nearly.save(small_batches)
+        command[1] = str(nearly.save(tmp_path / "nearly"))
     call(*command)
     assert set(scored["photos"]) == set(map(str, photos))
 

@@ -16,7 +16,7 @@ from mlcil.models.ridge import choose_ridge
 from mlcil.testing import TINY
 from mlcil.training.config import make_config
 from mlcil.training.folder import load_state
-from mlcil.training.prepare import prepare_data
+from mlcil.training.prepare import prepare_data, read_data
 from mlcil.training.run import run
 
 from ..models.images import least_squares
@@ -291,7 +291,7 @@ def test_attention_heads_must_divide_the_width(world):
 
 def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):
     config = make_config({**TINY, "method": "analytic", "options": {"expansion": 16}})
-    protocol = with_negatives(prepare_data(config.settings, lambda line: None).protocol)
+    protocol = with_negatives(prepare_data(read_data(config.settings, print), config.settings, print).protocol)
     run(config, tmp_path, _change=with_negatives)
     first, second = protocol.sessions()
     assert second.is_back.any()

@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from mlcil.core.errors import UserError
+from mlcil.serving import predicted_parts
 from mlcil.serving.changing import choose_thresholds
-from mlcil.serving.predicting import Journal, Outcome, Wish, as_record, score_readable, tag_photos, time_left
+from mlcil.serving.predicting import Outcome, Wish, as_record, score_photos, score_readable, tag_photos
 from mlcil.serving.predictions import Prediction, Tag
 from mlcil.serving.tagger import Tagger
 
@@ -149,7 +150,7 @@ def test_many_photos_are_tagged_like_few(tagger, photos, tmp_path):
     assert [one.prediction.names for one in found if one.error is None] == [
         one.names for one in tagger.predict(photos, top=1)
     ]
-    assert shown == [(8, 22), (16, 22), (22, 22)]
+    assert shown == [(16, 22), (22, 22)]
     readable = score_readable(small, given)
     assert readable.places.tolist() == [*range(5), *range(7, 22)]
     assert readable.scores.shape == (20, 2)
@@ -168,32 +169,42 @@ def outcome(name, error=None):
     return Outcome(Prediction(name, () if error else (Tag("x", 0.1 + 0.2, 0.3, 0.5),)), error)
 
 
-def test_a_journal_keeps_what_was_done(tmp_path):
-    made = [outcome("a.jpg"), outcome("caf\udce9\n.jpg", "truncated"), outcome("🐱\u2028.jpg")]
-    journal = Journal(tmp_path / "new" / "out.csv", "me")
-    assert list(journal.record(iter(made))) == made
-    again = Journal(tmp_path / "new" / "out.csv", "me")
-    assert list(again.outcomes.values()) == made
-    assert not Journal(tmp_path / "new" / "out.csv", "another").outcomes
+def test_parts_keep_what_was_done(tagger, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(predicted_parts, "PART", 6)
+    gone = str(tmp_path / "caf\udce9\n\u2028.jpg")
+    given, out, shown = [*photos[:5], gone, *photos[5:]], tmp_path / "new" / "out.csv", []
+    parts = predicted_parts.Parts(out, "me")
+    parts.fill(given[:12], lambda: tagger, Wish(), None, lambda done, total: shown.append((done, total)))
+    assert shown == [(6, 12), (12, 12)]
+    again = predicted_parts.Parts(out, "me")
+    assert again.left(given[::-1]) == given[:11:-1]
+    again.fill(again.left(given), lambda: tagger, Wish(), None, lambda done, total: None)
+    expected = {one.prediction.image: one for one in tag_photos(tagger, given, Wish())}
+    for order in (given, given[::-1]):
+        assert list(again.outcomes(order)) == [expected[photo] for photo in order]
+    assert expected[gone].error == "missing"
+    assert predicted_parts.Parts(out, "another").left(given) == given
     again.close()
     assert not list((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize("torn", ['{"image": "b', '{"image": "b.jpg"}', "[]", "\x00\x00"])
-def test_a_torn_line_is_left_out(tmp_path, torn):
-    journal = Journal(tmp_path / "out.csv", "me")
-    list(journal.record(iter([outcome("a.jpg")])))
-    with journal.file.open("a") as stream:
-        stream.write(torn)
-    again = Journal(tmp_path / "out.csv", "me")
-    assert list(again.outcomes) == ["a.jpg"]
-    list(again.record(iter([outcome("b.jpg")])))
-    assert list(Journal(tmp_path / "out.csv", "me").outcomes) == ["a.jpg", "b.jpg"]
+@pytest.mark.parametrize("damage", ['{"image": "b', '{"image": "b.jpg"}', "[]", "\x00\x00"])
+def test_a_damaged_part_is_done_again(tagger, photos, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(predicted_parts, "PART", 6)
+    parts = predicted_parts.Parts(tmp_path / "out.csv", "me")
+    parts.fill(photos[:12], lambda: tagger, Wish(), None, lambda done, total: None)
+    file = sorted(parts.folder.glob("*.jsonl"))[0]
+    with file.open("a") as stream:
+        stream.write(damage)
+    assert len(predicted_parts.Parts(tmp_path / "out.csv", "me").left(photos[:12])) == 6
+
+
+def test_tags_do_not_depend_on_what_goes_with_a_photo(tagger, photos):
+    whole = list(score_photos(tagger, photos))
+    for chosen in ([3], [7, 3, 19], range(19, -1, -1)):
+        found = list(score_photos(tagger, [photos[place] for place in chosen]))
+        assert np.array_equal(found, [whole[place] for place in chosen])
 
 
 def test_an_outcome_may_be_empty_but_says_so():
     assert as_record(outcome("a.jpg", "missing")) == {"image": "a.jpg", "tags": [], "error": "missing"}
-
-
-def test_the_time_that_is_left():
-    assert time_left(began=-1e12, done=10, total=30).startswith("10/30 photos, 0 a second, ")

@@ -6,7 +6,11 @@ from PIL import Image
 
 from mlcil.core.errors import UserError
 from mlcil.training.config import RunSettings
-from mlcil.training.prepare import prepare_data, review_weights
+from mlcil.training.prepare import prepare_data, read_data, review_weights
+
+
+def prepared(settings):
+    return prepare_data(read_data(settings, print), settings, print)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +29,7 @@ def test_a_first_session_that_cannot_be_measured_is_named_before_training(tmp_pa
     (tmp_path / "labels.csv").write_text("\n".join(["path,labels,split", *rows]))
     settings = RunSettings(data=str(tmp_path / "labels.csv"), protocol="cat|dog", image_size=16, cache=None)
     with pytest.raises(UserError, match=r"no test image shows any class of the first session \(cat\)"):
-        prepare_data(settings, lambda line: None)
+        prepared(settings)
 
 
 def test_the_limit_on_pixels_holds_for_images_in_the_cache_too(tmp_path):
@@ -36,8 +40,8 @@ def test_the_limit_on_pixels_holds_for_images_in_the_cache_too(tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(["path,labels,split", *rows]))
     given = {"data": str(tmp_path / "labels.csv"), "protocol": "cat|dog", "image_size": 16}
     settings = RunSettings(**given, cache=str(tmp_path / "cache"))
-    prepare_data(settings, lambda line: None)
+    prepared(settings)
     with pytest.raises(
         UserError, match=r"4 images cannot be read, first: .*0\.1 megapixels, more than the limit of 0\.001"
     ):
-        prepare_data(replace(settings, megapixels=0.001), lambda line: None)
+        prepared(replace(settings, megapixels=0.001))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..serving.predicting import Show
+    from ..core.progress import Show
 
 PROGRESS_SECONDS = 5.0  # between two lines of progress
 
@@ -35,7 +35,7 @@ def to_stderr(text: str) -> None:
 
 def progress(before: int = 0) -> Show:
     """What prints now and then how many photos are done; `before` of them were done before."""
-    from ..serving.predicting import time_left
+    from ..core.progress import pace
 
     began, said = time.monotonic(), time.monotonic()
 
@@ -43,6 +43,6 @@ def progress(before: int = 0) -> Show:
         nonlocal said
         if time.monotonic() - said >= PROGRESS_SECONDS:
             said = time.monotonic()
-            to_stderr(time_left(began, done + before, total + before, before))
+            to_stderr(pace(said - began, done + before, total + before, before))
 
     return show

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..core.progress import duration
 from ..experiments.engines import last_line
 from ..experiments.grid import Grid, Progress, Watch
-from ..training.progress import duration
 
 FAILURES_SHOWN = 5
 

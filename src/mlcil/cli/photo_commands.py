@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
+from ..core.errors import UserError
 from ..core.interruption import explain_with
 from ..data.class_lists import parse
 from .console import make_console
 from .options import assignments
+
+ENGINE_HELP = "Who looks at the photos: local for processes of this machine, ray for a Ray cluster."
+JOBS_HELP = "Number of processes; with ray, 0 is as many as the cluster has room for."
 
 
 def learn(
@@ -38,6 +42,8 @@ def learn(
         str | None, typer.Option(help="Weights of a new tagger: a file, a timm tag, or none. [default: pretrained]")
     ] = None,
     images: Annotated[str | None, typer.Option(help="Folder to which the paths in the table are relative.")] = None,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    jobs: Annotated[int, typer.Option(help=JOBS_HELP, min=0)] = 1,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="<key=value>", help="Any setting, or an option of the method.")
     ] = None,
@@ -54,7 +60,8 @@ def learn(
     chosen = None if labels is None else tuple(name for part in parse(labels) for name in part)
     check_free(out)
     work = out.with_name(f".{out.name}.learning")
-    options = LearnOptions(images, chosen, check, method, backbone, weights, assignments(set_ or []), work)
+    settings = {"engine": engine, "jobs": jobs, **assignments(set_ or [])}
+    options = LearnOptions(images, chosen, check, method, backbone, weights, settings, work)
     run_learn(data, source, out, options, rename or [], make_console())
 
 
@@ -75,19 +82,25 @@ def predict(
     adobe_names: Annotated[
         bool, typer.Option("--adobe-names", help="Call new sidecars photo.xmp and not photo.jpg.xmp.")
     ] = False,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    jobs: Annotated[int, typer.Option(help=JOBS_HELP, min=0)] = 1,
 ) -> None:
     """Tag photos; the same command with the same --out goes on where it was interrupted."""
     kept = "the same command goes on from there" if out else "nothing is kept; give --out to be able to go on"
     explain_with(lambda: f"interrupted; {kept}")
+    from ..core.pools import make_pool
     from ..serving.predicting import Wish
     from .tagging import remove_sidecars, run_predict, write_sidecars
 
     if xmp_remove:
         all_done = remove_sidecars(photos, make_console())
     else:
-        outcomes, all_done = run_predict(tagger, photos, Wish(top, threshold, precision), out, make_console())
-        if xmp:  # one photo that cannot be read keeps no other from its tags
-            all_done = write_sidecars(outcomes, adobe_names, make_console()) and all_done
+        if out is None and (engine != "local" or jobs != 1):
+            raise UserError("--engine and --jobs need --out, a file for what the processes find")
+        wish, console = Wish(top, threshold, precision), make_console()
+        outcomes = run_predict(tagger, photos, wish, out, lambda: make_pool(engine, jobs), console)
+        bad = 0 if xmp else sum(one.error is not None for one in outcomes)
+        all_done = write_sidecars(outcomes, adobe_names, console) if xmp else not bad
     if not all_done:
         sys.exit(1)
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import UserError
+from ..core.pools import Pool
 from ..core.words import counted
 from ..data.xmp import BadSidecar
 from ..data.xmp_writing import remove_tags, write_tags
@@ -22,7 +23,8 @@ from ..serving.changing import choose_thresholds, forget_labels, forget_step, me
 from ..serving.learn_report import LearnReport
 from ..serving.learning import LearnOptions, learn
 from ..serving.photo_lists import list_photos
-from ..serving.predicting import Journal, Outcome, Wish, tag_photos
+from ..serving.predicted_parts import Parts
+from ..serving.predicting import Outcome, Wish, tag_photos
 from ..serving.prediction_files import check_format, write_predictions
 from ..serving.records import LabelFacts
 from ..serving.tagger import Tagger
@@ -116,42 +118,56 @@ def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str, has_ori
 
 
 def run_predict(
-    source: Path, photos: Sequence[str], wish: Wish, out: Path | None, console: Console
-) -> tuple[list[Outcome], bool]:
-    """Tag photos and write them to a file or print them; returns the outcomes, and whether all could be read."""
+    source: Path, photos: Sequence[str], wish: Wish, out: Path | None, pool: Callable[[], Pool | None], console: Console
+) -> Iterator[Outcome]:
+    """Tag photos and write them to a file, or print them; yields what became of each, in order, as it goes.
+
+    Arguments:
+        pool: gives the processes that do it if there is a file; None for this one.
+    """
     if out is not None:
         check_format(out)
     paths = list_photos(photos, sys.stdin)
     tagger = Tagger.load(source)
     tagger.thresholds_for(wish.threshold, wish.precision)  # a wish that cannot be met is said before the work
-    journal = None if out is None else Journal(out, f"{_identity(source, tagger)} {wish}")
-    done = {} if journal is None else journal.outcomes
-    left = paths if journal is None else journal.left(tagger, paths)
-    if len(left) < len(paths):
-        to_stderr(f"going on: {counted(len(paths) - len(left), 'photo')} of {len(paths)} were tagged before")
-    found = tag_photos(tagger, left, wish, progress(len(paths) - len(left)))
-    outcomes = dict(done)
-    for outcome in found if journal is None else journal.record(found):
-        outcomes[outcome.prediction.image] = outcome
-        if out is None and outcome.error is None:
-            console.print(prediction_line(outcome), soft_wrap=True)
-    ordered = [outcomes[path] for path in paths]
-    for prediction, error in ordered:
-        if error is not None:
-            to_stderr(f"left out: cannot read image {prediction.image}: {error}")
-    if out is not None and journal is not None:
-        write_predictions(out, ordered)
-        journal.close()
-        say(console, f"wrote {out}: {counted(len(ordered), 'photo')}")
-    return ordered, all(one.error is None for one in ordered)
+    if out is None:
+        for outcome in tag_photos(tagger, paths, wish, progress()):
+            if outcome.error is None:
+                console.print(prediction_line(outcome), soft_wrap=True)
+            yield _said(outcome)
+        return
+    parts = Parts(out, f"{_identity(source, tagger)} {wish}")
+    left = parts.left(paths)
+    if before := len(paths) - len(left):
+        to_stderr(f"going on: {counted(before, 'photo')} of {len(paths)} were tagged before")
+    processes = pool()
+    make = partial(Tagger.load, source) if processes else lambda: tagger
+    parts.fill(left, make, wish, processes, progress(before))
+    write_predictions(out, parts.outcomes(paths))
+    say(console, f"wrote {out}: {counted(len(paths), 'photo')}")
+    yield from map(_said, parts.outcomes(paths))
+    parts.close()
 
 
-def write_sidecars(outcomes: Sequence[Outcome], adobe_names: bool, console: Console) -> bool:
-    """Write the tags of photos into their sidecars; returns whether all could be written."""
-    tagged = [one.prediction for one in outcomes if one.error is None]
-    return _each_sidecar(
-        [(Path(one.image), partial(write_tags, tags=one.names, adobe_names=adobe_names)) for one in tagged], console
-    )
+def _said(outcome: Outcome) -> Outcome:
+    """Say of a photo that cannot be read why."""
+    if outcome.error is not None:
+        to_stderr(f"left out: cannot read image {outcome.prediction.image}: {outcome.error}")
+    return outcome
+
+
+def write_sidecars(outcomes: Iterable[Outcome], adobe_names: bool, console: Console) -> bool:
+    """Write the tags of photos into their sidecars; returns whether all could be read and written."""
+    bad = 0
+
+    def work() -> Iterator[tuple[Path, Callable[[Path], bool]]]:
+        nonlocal bad
+        for prediction, error in outcomes:
+            bad += error is not None  # one photo that cannot be read keeps no other from its tags
+            if error is None:
+                yield Path(prediction.image), partial(write_tags, tags=prediction.names, adobe_names=adobe_names)
+
+    return _each_sidecar(work(), console) and not bad
 
 
 def remove_sidecars(photos: Sequence[str], console: Console) -> bool:
@@ -159,7 +175,7 @@ def remove_sidecars(photos: Sequence[str], console: Console) -> bool:
     return _each_sidecar([(Path(one), remove_tags) for one in list_photos(photos, sys.stdin)], console)
 
 
-def _each_sidecar(work: Sequence[tuple[Path, Callable[[Path], bool]]], console: Console) -> bool:
+def _each_sidecar(work: Iterable[tuple[Path, Callable[[Path], bool]]], console: Console) -> bool:
     changed, bad = 0, 0
     for photo, deed in work:
         try:

@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 
 from .cache import DiskCache, NoRoomError, Shelf, read_row, touch, write_row
 from .errors import UserError
+from .progress import Show
 
 COUNTS_PER_LIMIT = 20  # how often the used space is counted while as much as the limit is written
 BLOCK = 128  # rows that a process computes before it looks again which are still to do
 _IN_USE: weakref.WeakSet[CachedRows] = weakref.WeakSet()
-
-Progress = Callable[[int, int], None]
-"""Called with (rows done, all rows) while rows are computed."""
 
 
 class Source(Protocol):
@@ -35,17 +33,26 @@ class Source(Protocol):
         """Yield each of these rows with its values, or with the reason why it has none."""
 
 
+Spread = Callable[[Sequence[Sequence[int]]], Iterator[tuple[int, dict[int, str]]]]
+"""Lets other processes compute blocks of rows and write them to the cache.
+
+Yields the place of each block as it is done, with row -> why it has no values.
+"""
+
+
 def open_rows(
     cache: DiskCache,
     shelf: Shelf,
     source: Source,
     missing: Mapping[int, str] | None = None,
-    on_progress: Progress | None = None,
+    on_progress: Show | None = None,
+    spread: Spread | None = None,
 ) -> CachedRows:
     """Find rows in the cache and compute those that are not there; each is on disk as soon as it is computed.
 
     Arguments:
         missing: row -> why it has no values, for rows of which that is known already.
+        spread: who computes the rows instead of this process.
 
     Raises:
         NoRoomError: they do not fit below the limit.
@@ -55,13 +62,17 @@ def open_rows(
     if (needed := len(set(source.digests)) * shelf.file_bytes) > cache.limit_bytes:
         raise NoRoomError(cache.no_room(needed))
     _IN_USE.add(rows)  # from now on its files are not removed to make room, at least not by this process
-    rows.fill(on_progress)
+    rows.fill(on_progress, spread)
     return rows
+
+
+def _blocks(rows: Sequence[int]) -> list[Sequence[int]]:
+    return [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
 
 
 def _in_any_order(rows: Sequence[int]) -> list[Sequence[int]]:
     """The rows in blocks, in an order of each process's own, so that several that begin together share the work."""
-    blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+    blocks = _blocks(rows)
     secrets.SystemRandom().shuffle(blocks)  # the global generator is the run's
     return blocks
 
@@ -110,17 +121,42 @@ class CachedRows:
         """The file of each row."""
         return (self.cache.path(self.shelf, digest) for digest in self.digests)
 
-    def fill(self, on_progress: Progress | None = None) -> None:
-        """Mark every row as used now, and compute those that are not in the cache; errors as of `open_rows`."""
+    def fill(self, on_progress: Show | None = None, spread: Spread | None = None) -> None:
+        """Mark every row as used now, and compute those that are not in the cache; arguments as of `open_rows`."""
         first = {digest: row for row, digest in reversed([*enumerate(self.digests)]) if row not in self.missing}
         absent = self._absent(sorted(first.values()))
-        self._compute_all(absent, on_progress)
+        if spread and len(absent) > BLOCK:
+            self._spread_all(absent, on_progress, spread)
+        else:
+            self._compute_all(absent, on_progress)
         failed = {self.digests[row] for row in absent if row in self.missing}
         # The same content under another name has an error that names the other file.
         others = [row for row, digest in enumerate(self.digests) if digest in failed and row not in self.missing]
         self._compute_all(others, None)
 
-    def _compute_all(self, rows: Sequence[int], on_progress: Progress | None) -> None:
+    def write_absent(self) -> dict[int, str]:
+        """Compute what is not in the cache and write it, in a process for which another one makes room.
+
+        Returns:
+            row -> why it has no values.
+        """
+        for row, values in self.source.compute(self._absent(range(len(self)))):
+            if isinstance(values, UserError):
+                self.missing[row] = str(values)
+            else:
+                self._write(row, values)
+        return self.missing
+
+    def _spread_all(self, rows: Sequence[int], on_progress: Show | None, spread: Spread) -> None:
+        self.cache.make_room(len(rows) * self.shelf.file_bytes, _in_use)
+        blocks, done = _blocks(rows), len(self) - len(rows)
+        for place, missing in spread(blocks):
+            self.missing |= missing
+            done += len(blocks[place])
+            if on_progress:
+                on_progress(done, len(self))
+
+    def _compute_all(self, rows: Sequence[int], on_progress: Show | None) -> None:
         if not rows:
             return
         each, left = self.shelf.file_bytes, len(rows)

@@ -1,4 +1,4 @@
-"""Lines that say how far a long task is."""
+"""Saying how far a long task is."""
 
 from __future__ import annotations
 
@@ -7,20 +7,44 @@ from collections.abc import Callable
 
 SECONDS = 5.0  # between two lines; a shorter task passes in silence
 
+Show = Callable[[int, int], None]
+"""Called with how many images of how many are done."""
 
-def progress_line(say: Callable[[str], None], what: str) -> Callable[[int, int], None]:
-    """A function of (done, all) that says every few seconds how far a task is.
+
+def progress_line(say: Callable[[str], None], what: str) -> Show:
+    """A function of (done, all) that says every few seconds how far a task is and how long it will still take.
 
     Arguments:
         say: prints a line.
         what: the task, such as "decoding test images".
     """
-    said = time.monotonic()
+    began = said = time.monotonic()
+    before: int | None = None  # how many there were at the first call, less that one
 
     def progress(done: int, total: int) -> None:
-        nonlocal said
+        nonlocal said, before
+        before = done - 1 if before is None else before
         if time.monotonic() - said >= SECONDS:
             said = time.monotonic()
-            say(f"{what}: {done}/{total}")
+            say(f"{what}: {pace(said - began, done, total, before)}")
 
     return progress
+
+
+def pace(seconds: float, done: int, total: int, before: int = 0) -> str:
+    """How far a pass over images is, in words.
+
+    Arguments:
+        seconds: since it began.
+        before: how many were done then.
+    """
+    rate = (done - before) / max(seconds, 1e-9)
+    return f"{done}/{total}, {rate:.0f} images/s, {duration((total - done) / max(rate, 1e-9))} left"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words."""
+    minutes, hours = seconds / 60, seconds / 3600
+    if hours >= 1.5:
+        return f"{hours:.1f} h"
+    return f"{minutes:.0f} min" if minutes >= 1.5 else f"{seconds:.0f} s"

@@ -7,8 +7,10 @@ finitely many views, in every epoch, every session and every run. Here it is don
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,10 +20,11 @@ from torch import Tensor
 from ..core.cache import DiskCache, NoRoomError, Shelf
 from ..core.cached_rows import CachedRows, open_rows
 from ..core.errors import UserError
+from ..core.pools import Pool
 from ..core.progress import progress_line
 from .augmentation import augment, make_augmentation
 from .loading import Batch, PixelFeed, Preparation, sample_seeds
-from .pixels import DECODING, PixelStore
+from .pixels import DECODING, DecodedPixels, MemoryPixels
 
 FORMAT = 4  # part of every name in the cache: raise it when a stored value changes
 TOGETHER = 32  # images computed at once, always as many: how sums are rounded depends on it
@@ -60,7 +63,7 @@ class FeatureFeed:
     """Serves stored features as batches, as `PixelFeed` serves images.
 
     Arguments:
-        features: float16 (N, views, H, W, C).
+        features: (N, views, H, W, C).
         device: where the batches are wanted.
     """
 
@@ -95,52 +98,77 @@ class KeptStem:
 
     Attributes:
         prepare: from uint8 pixels to the stem's output (B, C, H, W).
-        digest: a name for the stem: network, cut and weights.
+        digest: a name for the stem: network, cut, weights and runtime.
         image_size: side of the images.
         device: where it computes.
+        cache: where its output is kept.
+        pools: whether only the mean of its output over all places is kept, (B, C, 1, 1), which takes a 25th of the
+            room; it is kept in full precision, and maps in half.
     """
 
     prepare: Preparation
     digest: str
     image_size: int
     device: torch.device
+    cache: DiskCache
+    pools: bool = False
 
-    def open(self, pixels: PixelStore, views: Views, cache: DiskCache, say: Callable[[str], None]) -> FeatureFeed:
+    def open(
+        self,
+        pixels: MemoryPixels | DecodedPixels,
+        views: Views,
+        say: Callable[[str], None],
+        pool: Pool | None = None,
+    ) -> CachedRows:
         """Compute the features of every image and view, or find them in the cache.
 
         Arguments:
             pixels: all images of a split.
+            pool: the processes that compute them; None for this one.
+
+        Returns:
+            (N, views, H, W, C), and which images have none because they cannot be read.
 
         Raises:
             UserError: there is no room.
         """
-        source = _Features(self, pixels, views)
-        shelf = Shelf(self._shelf_name(views), (views.count, *self.output_shape()), "float16")
+        cache, source = self.cache, _Features(self, pixels, views)
+        kind = "float32" if self.pools else "float16"
+        shelf = Shelf(self._shelf_name(views), (views.count, *self.output_shape()), kind)
         progress = progress_line(say, "computing features")
+        spread = (
+            partial(_spread, pool, pixels, partial(_Filler, self, views, shelf))
+            if pool and isinstance(pixels, DecodedPixels)
+            else None
+        )
         try:
-            return FeatureFeed(open_rows(cache, shelf, source, pixels.missing, progress), self.device)
+            return open_rows(cache, shelf, source, pixels.missing, progress, spread)
         except NoRoomError as reason:
             raise UserError(f"keep_features: {reason}; raise it, freeze more stages, or keep fewer views") from None
         except OSError as error:
             raise UserError(f"cannot use the cache {cache.folder}: {error.strerror or error}") from error
 
     @torch.inference_mode()
-    def compute(self, images: Tensor) -> NDArray[np.float16]:
+    def compute(self, images: Tensor) -> NDArray[np.float32]:
         """The features (n, h, w, C) of at most TOGETHER images, uint8 (n, 3, H, W); each depends on its image alone."""
         whole = images.new_zeros(TOGETHER, *images.shape[1:])  # black where there is no image
         whole[: len(images)] = images
-        features = self.prepare(whole.to(self.device))[: len(images)]
-        return features.permute(0, 2, 3, 1).half().cpu().contiguous().numpy()
+        return self._features(whole)[: len(images)].permute(0, 2, 3, 1).float().cpu().contiguous().numpy()
 
     @torch.inference_mode()
     def output_shape(self) -> tuple[int, int, int]:
         """Height, width and channels of an image's features."""
-        black = torch.zeros(1, 3, self.image_size, self.image_size, dtype=torch.uint8, device=self.device)
-        channels, height, width = self.prepare(black).shape[1:]
+        black = torch.zeros(1, 3, self.image_size, self.image_size, dtype=torch.uint8)
+        channels, height, width = self._features(black).shape[1:]
         return height, width, channels
+
+    def _features(self, images: Tensor) -> Tensor:
+        features = self.prepare(images.to(self.device))
+        return features.mean(dim=(2, 3), keepdim=True) if self.pools else features
 
     def _shelf_name(self, views: Views) -> str:
         drawn = f"{views.augment}-{views.count}" if views.count > 1 else "plain"
+        drawn = f"mean-{drawn}" if self.pools else drawn
         facts = [DECODING, self.digest, self.prepare.mean, self.prepare.std]
         stem = hashlib.blake2b(repr(facts).encode(), digest_size=10).hexdigest()
         return f"features-{FORMAT}-{self.image_size}-{drawn}-{stem}"
@@ -151,16 +179,39 @@ class _Features:
     """Computes the features of images by row; lives in the main process, as its stem may be on another device."""
 
     stem: KeptStem
-    pixels: PixelStore
+    pixels: MemoryPixels | DecodedPixels
     views: Views
 
     @property
     def digests(self) -> tuple[bytes, ...]:
         return self.pixels.digests
 
-    def compute(self, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float16]]]:
-        for start in range(0, len(rows), TOGETHER):
-            part = np.array(rows[start : start + TOGETHER], np.int64)
-            images = torch.from_numpy(self.pixels[part]).permute(0, 3, 1, 2)
-            seen = [self.stem.compute(view) for view in self.views.of(images, [self.digests[row] for row in part])]
-            yield from zip(part.tolist(), np.stack(seen, axis=1), strict=True)
+    def compute(self, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32] | UserError]]:
+        squares = self.pixels.compute(rows)
+        while part := list(itertools.islice(squares, TOGETHER)):
+            good = [(row, image) for row, image in part if not isinstance(image, UserError)]
+            yield from ((row, image) for row, image in part if isinstance(image, UserError))
+            if good:
+                images = torch.from_numpy(np.stack([image for _, image in good])).permute(0, 3, 1, 2)
+                views = self.views.of(images, [self.digests[row] for row, _ in good])
+                seen = np.stack([self.stem.compute(view) for view in views], axis=1)
+                yield from zip((row for row, _ in good), seen, strict=True)
+
+
+class _Filler:
+    """Computes features in a process of its own and writes them to the cache."""
+
+    def __init__(self, stem: KeptStem, views: Views, shelf: Shelf) -> None:
+        self.stem, self.views, self.shelf = stem, views, shelf
+
+    def __call__(self, pixels: DecodedPixels) -> dict[int, str]:
+        source = _Features(self.stem, pixels, self.views)
+        return CachedRows(self.stem.cache, self.shelf, source, {}).write_absent()
+
+
+def _spread(
+    pool: Pool, pixels: DecodedPixels, make: Callable[[], _Filler], blocks: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, dict[int, str]]]:
+    """See `core.cached_rows.Spread`."""
+    for place, missing in pool.map(make, [pixels.part(rows) for rows in blocks]):
+        yield place, {blocks[place][row]: reason for row, reason in missing.items()}

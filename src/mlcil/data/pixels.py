@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..core.cache import DiskCache, NoRoomError, Shelf
-from ..core.cached_rows import CachedRows, Progress, open_rows
+from ..core.cached_rows import CachedRows, open_rows
 from ..core.errors import UserError
+from ..core.progress import Show
 from .contents import Contents, content_digest, pixel_digests
 from .decoding import MEGAPIXELS, BadImage, decode_content, read_content, resized
 from .images import LabelledImages
@@ -63,6 +65,10 @@ class MemoryPixels:
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         return self._pixels[rows]
 
+    def compute(self, rows: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Yield each of these rows with its pixels, as `DecodedPixels` does."""
+        return ((row, self._pixels[row]) for row in rows)
+
 
 class DecodedPixels:
     """Pixels decoded from their files at every access: slow, but nothing is stored.
@@ -105,10 +111,19 @@ class DecodedPixels:
         Raises:
             ChangedImage: a file no longer has its digest.
         """
+        chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
         with ThreadPoolExecutor(self.workers) as pool:
-            for start in range(0, len(rows), CHUNK):
-                chunk = rows[start : start + CHUNK]
-                yield from zip(chunk, list(pool.map(self._decode, chunk)), strict=True)
+            ahead = pool.map(self._decode, chunks[0] if chunks else ())
+            for place, chunk in enumerate(chunks):
+                images = list(ahead)
+                if place + 1 < len(chunks):  # decoded while whoever takes these works with them
+                    ahead = pool.map(self._decode, chunks[place + 1])
+                yield from zip(chunk, images, strict=True)
+
+    def part(self, rows: Sequence[int]) -> DecodedPixels:
+        """Only these rows."""
+        paths, digests = [self.paths[row] for row in rows], [self.digests[row] for row in rows]
+        return DecodedPixels(paths, self.size, digests, self.megapixels, self.workers)
 
     def _decode(self, row: int) -> NDArray[np.uint8] | BadImage:
         path = self.paths[row]
@@ -152,7 +167,7 @@ def open_pixels(
     cache: DiskCache | None,
     contents: Contents,
     workers: int = 2,
-    on_progress: Progress | None = None,
+    on_progress: Show | None = None,
 ) -> OpenedPixels:
     """Make the pixels of all images available at one size, and find the bad files before training does.
 
@@ -167,16 +182,35 @@ def open_pixels(
     Raises:
         UserError: the cache folder cannot be written (full disk, no permission); what was done is kept.
     """
-    if images.pixels is not None:
-        return OpenedPixels(MemoryPixels(images.pixels, size, images.digests), {})
-    files, bad = _looked_at(images, contents)
-    job = DecodedPixels(images.paths, size, files, contents.megapixels, workers)
-    try:
+    job = undecoded(images, size, contents, workers)
+    if isinstance(job, MemoryPixels):
+        return OpenedPixels(job, {})
+    with forgetting_changes(contents):
         if cache is None:
-            return _open_decoded(job, bad, on_progress)
-        return _open_cached(job, bad, cache, on_progress)
+            return _open_decoded(job, on_progress)
+        return _open_cached(job, cache, on_progress)
+
+
+def undecoded(images: LabelledImages, size: int, contents: Contents, workers: int = 2) -> MemoryPixels | DecodedPixels:
+    """The pixels of images, for somebody who computes something of each of them once; arguments as of `open_pixels`.
+
+    Files that cannot be used by what their first bytes say are among the missing ones.
+    """
+    if images.pixels is not None:
+        return MemoryPixels(images.pixels, size, images.digests)
+    digests, bad = _looked_at(images, contents)
+    job = DecodedPixels(images.paths, size, digests, contents.megapixels, workers)
+    job.missing |= bad
+    return job
+
+
+@contextmanager
+def forgetting_changes(contents: Contents) -> Iterator[None]:
+    """Let a file that changed be looked into when the command is repeated, or a deceived index would say the same."""
+    try:
+        yield
     except ChangedImage as error:
-        contents.forget(error.path)  # or an index that was deceived would say the same when the command is repeated
+        contents.forget(error.path)
         raise
 
 
@@ -189,10 +223,9 @@ def _looked_at(images: LabelledImages, contents: Contents) -> tuple[tuple[bytes,
     return images.digests or tuple(one.digest for one in facts), bad
 
 
-def _open_decoded(job: DecodedPixels, bad: dict[int, str], on_progress: Progress | None) -> OpenedPixels:
-    rows = [row for row in range(len(job)) if row not in bad]
-    job.missing |= bad
-    for done, (row, image) in enumerate(job.compute(rows), start=len(bad) + 1):
+def _open_decoded(job: DecodedPixels, on_progress: Show | None) -> OpenedPixels:
+    rows = [row for row in range(len(job)) if row not in job.missing]
+    for done, (row, image) in enumerate(job.compute(rows), start=len(job.missing) + 1):
         if isinstance(image, BadImage):
             job.missing[row] = str(image)
         if on_progress:
@@ -200,14 +233,12 @@ def _open_decoded(job: DecodedPixels, bad: dict[int, str], on_progress: Progress
     return OpenedPixels(job, dict(sorted(job.missing.items())))
 
 
-def _open_cached(
-    job: DecodedPixels, bad: dict[int, str], cache: DiskCache, on_progress: Progress | None
-) -> OpenedPixels:
+def _open_cached(job: DecodedPixels, cache: DiskCache, on_progress: Show | None) -> OpenedPixels:
     shelf = Shelf(f"pixels-{DECODING}-{job.size}", (job.size, job.size, 3), "uint8")
     try:
-        found = open_rows(cache, shelf, job, bad, on_progress)
+        found = open_rows(cache, shelf, job, job.missing, on_progress)
     except NoRoomError as reason:
-        opened = _open_decoded(job, bad, on_progress)
+        opened = _open_decoded(job, on_progress)
         return opened._replace(note=f"{reason}; decoding at every access instead, which is slower")
     except OSError as error:
         raise UserError(

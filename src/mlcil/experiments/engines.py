@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import UserError, unknown_name
+from ..core.pools import start_ray
 
 
 class Work(NamedTuple):
@@ -104,22 +103,7 @@ class RayEngine:
     """
 
     def __init__(self, processors: int) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise UserError("--engine ray needs Ray; install mlcil with its extra: mlcil[ray]") from None
-        self.ray: Any = ray
-        is_ours = not os.environ.get("RAY_ADDRESS")
-        # Runs exchange no objects, so the smallest object store that Ray allows, about 80 MB, is enough.
-        ours = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": 100_000_000}
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sharing statistics is the user's choice
-        on_sigterm = signal.getsignal(signal.SIGTERM)
-        try:
-            self.ray.init(log_to_driver=False, logging_level=logging.ERROR, **(ours if is_ours else {}))
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise UserError(f"Ray cannot be started: {str(error).splitlines()[0]}") from error
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray has put its own there, which takes long
+        self.ray = start_ray(processors)
         self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def start(self, work: Work, slot: int) -> RayRun:

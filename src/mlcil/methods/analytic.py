@@ -126,6 +126,11 @@ class Analytic(Method):
             if self.config.expansion:
                 tagger.standardise(described)
             self.ledger = Ledger(tagger.width, tagger.fingerprint())
+        elif self.ledger.features != tagger.fingerprint():
+            raise UserError(
+                "the features are not those of earlier sessions: the backbone, its weights or what computes it "
+                "(--set runtime=torch or onnx) has changed, and sums of different features cannot be brought together"
+            )
         self._solve(self._with_session(described, session))
         self._match_windows(session, infer)
         self._set_scores()

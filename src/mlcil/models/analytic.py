@@ -69,6 +69,11 @@ class AnalyticTagger(TaggerNet):
         """d, the number of features after expansion, the constant included."""
         return self.projection.shape[1] + self.projection.shape[0] + 1
 
+    @property
+    def needs_map(self) -> bool:
+        """Whether it looks at windows, or by attention."""
+        return bool(self.window) or super().needs_map
+
     def grow(self, classes: int) -> None:
         """Make room for a session, absent until solved for; only a first session that trains gets a head."""
         if self.trains_base and not self.sizes:
@@ -130,7 +135,8 @@ class AnalyticTagger(TaggerNet):
 
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""
-        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.image_size, self.power)).encode())
+        runtime = () if self.backbone.runtime == "torch" else (self.backbone.runtime,)
+        digest = hashlib.sha256(repr((self.backbone.name, self.backbone.image_size, self.power, *runtime)).encode())
         learnt = [] if self.attention is None else self.attention.state_dict().values()
         for value in (*self.backbone.state_dict().values(), *learnt, self.mean, self.deviation, self.projection):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -184,7 +190,7 @@ def tempered(logits: Tensor) -> Tensor:
 
 def _pooled(features: Tensor) -> Tensor:
     """(B, C, h, w) -> (B, C)."""
-    return _windows(features, [*features.shape[-2:]])[:, 0]
+    return features.mean(dim=(2, 3))
 
 
 def _windows(features: Tensor, sides: list[int]) -> Tensor:

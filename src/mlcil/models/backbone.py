@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import UserError, unknown_name
+from .runtime import OnnxNetwork, to_onnx
 from .small_conv import SmallConvNet
 from .stages import freeze_parameters, frozen_length, module_chain, stage_modules, stage_parameters
 
 SMALL = "small_conv"
+RUNTIMES = ("torch", "onnx")
 
 
 class Backbone(nn.Module):
@@ -34,6 +37,8 @@ class Backbone(nn.Module):
         grid: (H, W) of the feature map at the image size it was made for.
         mean, std: the normalisation its weights expect, three numbers each.
         watched: number of stages whose maps `take_maps` gives.
+        runtime: what computes the stem, one of `RUNTIMES`.
+        is_convolutional: whether it is a convolutional net rather than a transformer.
     """
 
     def __init__(self, name: str, image_size: int) -> None:
@@ -45,28 +50,56 @@ class Backbone(nn.Module):
         self.prefix_tokens = int(getattr(self.net, "num_prefix_tokens", 0))
         self.channels = int(self.net.num_features)
         self.watched = 0
+        self.runtime = "torch"
+        self._onnx: tuple[int, OnnxNetwork] | None = None  # the stem, and which state of its weights it has
         self._maps: list[Tensor] = []
         self._frozen: list[nn.Module] = []  # modules that stay in evaluation mode
         self._layers: list[nn.Module] = [_Whole(self.net)]  # called one after another, they are the network
         self._cut = 0  # how many of the layers are the stem
         shape = self._probe()
         self.grid = (shape[2], shape[3])
-        if any(isinstance(module, nn.Conv2d) and module.kernel_size != module.stride for module in self.modules()):
+        convolutions = [module for module in self.modules() if isinstance(module, nn.Conv2d)]
+        self.is_convolutional = any(one.kernel_size != one.stride for one in convolutions)
+        if self.is_convolutional:
             self.to(memory_format=torch.channels_last)  # convolutions run faster so on CPUs and tensor cores
 
     def stem(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) normalised images -> what `forward` takes."""
+        network = self.ready_stem()
+        return self.torch_stem(images) if network is None else network(images)
+
+    def ready_stem(self) -> OnnxNetwork | None:
+        """Export the stem for its runtime, unless that is done; None where torch computes it.
+
+        The first call takes about a second, and no other thread may change what Python warns of meanwhile.
+        """
+        if self.runtime == "torch" or not self.has_stem:
+            return None
+        # The frozen weights change only where a stored state is loaded.
+        state = sum(value._version for layer in self._layers[: self._cut] for value in layer.state_dict().values())
+        if self._onnx is None or self._onnx[0] != state:
+            example = torch.randn(3, 3, self.image_size, self.image_size, generator=torch.Generator().manual_seed(0))
+            self._onnx = state, to_onnx(_Stem(copy.deepcopy(self).cpu()), example)
+        return self._onnx[1]
+
+    def torch_stem(self, images: Tensor) -> Tensor:
+        """The same, computed by torch whatever the runtime is."""
         given = _apply(self._layers[: self._cut], images.contiguous(memory_format=torch.channels_last))
         self._maps = []
-        return self._oriented(given) if self._cut == len(self._layers) else given
+        return self._oriented(given) if self.is_all_stem else given
 
     def forward(self, given: Tensor) -> Tensor:
         """The output of `stem` -> (B, C, h, w) feature map."""
         self._maps = []
         given = given.contiguous(memory_format=torch.channels_last)
-        if self._cut == len(self._layers):
+        if self.is_all_stem:
             return given
         return self._oriented(_apply(self._layers[self._cut :], given))
+
+    @property
+    def is_all_stem(self) -> bool:
+        """Whether the stem is all of it."""
+        return self._cut == len(self._layers)
 
     @property
     def has_stem(self) -> bool:
@@ -74,8 +107,9 @@ class Backbone(nn.Module):
         return self._cut > 0
 
     def stem_digest(self) -> str:
-        """A name for what `stem` computes: another network, cut or weight gives another one."""
+        """A name for what `stem` computes: another network, cut, weight or runtime gives another one."""
         digest = hashlib.sha256(repr((self.name, self.image_size, self._cut, len(self._layers))).encode())
+        digest.update(b"" if self.runtime == "torch" else self.runtime.encode())
         for value in (one for layer in self._layers[: self._cut] for one in layer.state_dict().values()):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:32]
@@ -150,8 +184,8 @@ class Backbone(nn.Module):
     def _as_map(self, features: Tensor) -> Tensor:
         if features.ndim == 3:  # transformer tokens (B, prefix + h * w, C)
             patches = features[:, self.prefix_tokens :]
-            side = round(patches.shape[1] ** 0.5)
-            return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
+            side = round(int(patches.shape[1]) ** 0.5)
+            return patches.transpose(1, 2).reshape(patches.shape[0], -1, side, side)
         if getattr(self.net, "output_fmt", "NCHW") == "NHWC":  # as Swin gives
             return features.permute(0, 3, 1, 2)
         return features
@@ -180,6 +214,18 @@ class Backbone(nn.Module):
         ):
             parameter.requires_grad_(gradient is not None)
         return shape
+
+
+class _Stem(nn.Module):
+    """A backbone's stem as a module."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> what the rest of the backbone takes."""
+        return self.backbone.torch_stem(images)
 
 
 class _Whole(nn.Module):

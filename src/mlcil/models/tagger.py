@@ -60,6 +60,11 @@ class TaggerNet(nn.Module):
         self.heads = nn.ModuleList()
         self.attention = None if attention is None else attention.build(backbone)
 
+    @property
+    def needs_map(self) -> bool:
+        """Whether it looks at places of the feature map, and not only at its mean."""
+        return self.attention is not None
+
     def grow(self, classes: int) -> None:
         """Make room for a session of `classes` new classes."""
         device = next(self.parameters()).device

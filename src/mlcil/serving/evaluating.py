@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
+from ..core.progress import Show
 from ..core.words import counted, listed
 from ..data.images import ABSENT, PRESENT, UNKNOWN, Finding, LabelledImages
 from ..evaluation.metrics import Floats, Measurement, calibration_error, f1_scores, mean_ap
 from ..methods.analytic import Analytic
 from ..training.prepare import Say, open_contents
 from .measuring import percent, quality
-from .predicting import Show, score_readable
+from .predicting import score_readable
 from .step_data import in_columns, pictures_of, read_known
 from .tagger import Tagger
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +18,13 @@ from ..core.files import write_atomically, write_text
 from ..data.decoding import resized
 from ..evaluation.calibration import DEFAULT_THRESHOLD
 from ..evaluation.metrics import Array, Floats
+from ..models.runtime import quiet
 from .tagger import Tagger
 
 SCRIPT = Path(__file__).with_name("predict_onnx.py")  # is copied beside every exported model
 TOLERANCE = 1e-4  # the largest difference of a probability from the tagger's
 CHECKED = 4  # images of the check
 BLOBS = 8  # colours along a side of an image of the check
-TALKATIVE = ("onnxscript", "onnx_ir", "torch.onnx", "torch.export")  # loggers that warn of what they did not optimise
 
 
 class ExportReport(NamedTuple):
@@ -68,7 +64,7 @@ class ExportedTagger(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Uint8 (B, H, W, 3) in RGB -> float32 (B, K)."""
         scaled = images.permute(0, 3, 1, 2).to(torch.float32) / 255  # (B, 3, H, W)
-        scores = self._method.predict(self.tagger.backbone.stem((scaled - self.mean) / self.std))
+        scores = self._method.predict(self.tagger.backbone.torch_stem((scaled - self.mean) / self.std))
         if not self._is_calibrated:
             return scores
         scores = scores.clamp(0, 1)
@@ -150,7 +146,7 @@ def _program(run: Tagger) -> Any:
     size = run.config.settings.image_size
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)  # of a single image, the batch would become a constant
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), quiet():
             # Strict, because otherwise `len(images)` anywhere in a model or method makes the batch a constant.
             graph = torch.export.export(
                 ExportedTagger(run).eval(),
@@ -223,18 +219,3 @@ def _answer(file: Path, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     except Exception as error:  # its errors have no base of their own
         raise UserError(f"onnxruntime cannot use the exported model: {_reason(error)}") from error
     return np.asarray(probabilities, np.float32)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what the exporters say about themselves from the user."""
-    loggers = [logging.getLogger(name) for name in TALKATIVE]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

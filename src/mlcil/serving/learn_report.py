@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..core.progress import duration
 from ..core.words import counted, listed
 from ..data.images import UNKNOWN, Finding, Level
 from ..data.review import count_labels
@@ -19,10 +20,9 @@ from ..methods.analytic import Analytic
 from ..methods.base import Method
 from ..models.ledger import Ledger
 from ..training.config import RunSettings
-from ..training.progress import duration
 from .measuring import expected_quality, quality
 from .records import LabelFacts
-from .step_data import StepData
+from .step_data import StepLabels
 from .tagger import Tagger
 
 TIMED = 8  # images by which the speed of the network is measured
@@ -99,25 +99,25 @@ class LearnReport:
     seconds: float
 
 
-def make_plan(step: StepData, ledger: Ledger | None, method: Method, settings: RunSettings) -> Plan:
+def make_plan(labels: StepLabels, ledger: Ledger | None, method: Method, settings: RunSettings) -> Plan:
     """Say what a lesson will do, and time the network for how long."""
-    images = step.train.images
+    images, first = labels.train, len(labels.known)
     counts = count_labels(images.labels)
-    labels = tuple(
-        (name, int(counts.present[k]), int(counts.absent[k]), k >= step.first)
+    named = tuple(
+        (name, int(counts.present[k]), int(counts.absent[k]), k >= first)
         for k, name in enumerate(images.classes)
-        if name in step.stated
+        if name in labels.stated
     )
     returning, corrections = 0, 0
     if ledger is not None and images.fingerprints is not None and len(ledger.fingerprints):
         rows = ledger.find(images.fingerprints)
-        before, now = ledger.labels_now()[rows[rows >= 0]], images.labels[rows >= 0, : step.first]
+        before, now = ledger.labels_now()[rows[rows >= 0]], images.labels[rows >= 0, :first]
         returning, corrections = len(before), int(((before >= 0) & (now >= 0) & (before != now)).sum())
     trained = isinstance(method, Analytic)
     epochs = 1.0 if trained else BACKWARD * settings.epochs
     words = f"{settings.method} on {settings.backbone}" + ("" if trained else f", {settings.epochs} epochs")
-    seconds = _seconds_per_image(method, settings) * (epochs * len(images) + len(step.test.rows))
-    return Plan(len(images), returning, len(step.test.rows), labels, corrections, words, seconds)
+    seconds = _seconds_per_image(method, settings) * (epochs * len(images) + len(labels.test)) / max(settings.jobs, 1)
+    return Plan(len(images), returning, len(labels.test), named, corrections, words, seconds)
 
 
 @torch.no_grad()

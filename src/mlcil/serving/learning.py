@@ -17,6 +17,7 @@ from ..core.config import as_dict, identity
 from ..core.errors import UserError
 from ..core.state import State, part_of
 from ..core.words import counted
+from ..data.features import KeptStem
 from ..data.protocol import Session
 from ..evaluation.calibration import Calibration
 from ..experiments.checks import check_run, check_weights
@@ -27,7 +28,7 @@ from ..training.folder import RunFolder, load_state
 from ..training.inference import infer
 from ..training.launch import launch
 from ..training.learner import Learner, Resumption, resumption
-from ..training.prepare import make_feed, prepare_method
+from ..training.prepare import kept_stem, make_feed, prepare_method
 from ..training.progress import Reporter
 from .learn_report import (
     LabelChange,
@@ -46,13 +47,13 @@ from .measuring import measured
 from .records import LabelFacts, Step
 from .restoring import reason_of, restored
 from .starting import start_config
-from .step_data import Photos, StepData, read_check, read_step
+from .step_data import Photos, StepData, StepLabels, read_check, read_step
 from .tagger import Tagger
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
 # What a tagger is made of: settings, and options of methods.
 FIXED = (
-    *("method", "backbone", "weights", "image_size", "freeze", "protocol", "order", "data", "buffer"),
+    *("method", "backbone", "weights", "image_size", "freeze", "runtime", "protocol", "order", "data", "buffer"),
     *("base", "expansion", "power", "width", "heads"),
 )
 
@@ -141,12 +142,13 @@ class _Lesson:
         if self.before is None:  # before photos are decoded, which takes longer
             check_run(self.settings)
             check_weights(self.settings)
-        step, check = self._read(known), self._read_check(known)
-        fabric = launch(self.settings)
-        method = self._method(len(step.train.images.classes))
-        plan = make_plan(step, self._ledger(), method, self.settings)
+        labels, fabric = self._read(known), launch(self.settings)
+        method = self._method(len(labels.train.classes))
+        plan = make_plan(labels, self._ledger(), method, self.settings)
         for line in plan.lines():
             self.reporter.say(line)
+        stem = kept_stem(self.settings, method.tagger.to(fabric.device), fabric.device)
+        step, check = self._open(labels, stem), self._read_check(known, stem)
         self.reporter.findings(step.findings)
         method, session, calibration = self._learn(step, method, fabric)
         after = self._tagger(step, method, calibration, plan)
@@ -162,7 +164,7 @@ class _Lesson:
         report = LearnReport(plan, step.stated, words, tuple(changes), findings, time.monotonic() - began)
         return after.with_label_facts(checked), report
 
-    def _read(self, known: tuple[str, ...]) -> StepData:
+    def _read(self, known: tuple[str, ...]) -> StepLabels:
         if self.before is not None and not self.is_closed_form and self.settings.buffer != "0":
             raise UserError(
                 f"{self.settings.method} trains on exemplars, which are images of earlier steps, and a tagger keeps "
@@ -171,7 +173,7 @@ class _Lesson:
         ledger = self._ledger()
         remembers = ledger is not None and ledger.remembers
         self.reporter.say(f"reading {self.settings.data}")
-        step = read_step(
+        labels = read_step(
             self.settings.data,
             self.settings,
             known,
@@ -180,19 +182,23 @@ class _Lesson:
             not self.is_closed_form,
             self.reporter.say,
         )
+        if not self.is_closed_form and not set(labels.stated) - set(known):
+            raise UserError(f"{self.settings.method} learns new labels only, and the table has none; see mlcil methods")
+        return labels
+
+    def _open(self, labels: StepLabels, stem: KeptStem | None) -> StepData:
+        step = labels.opened(self.settings, stem, self.reporter.say)
         for reason in (*step.train.bad, *step.test.bad):
             self.reporter.say(f"left out: {reason}")
         if not len(step.train.rows):
             raise UserError(f"{self.settings.data} has no photo that can be read and says anything about a label")
-        if not self.is_closed_form and not step.new_labels:
-            raise UserError(f"{self.settings.method} learns new labels only, and the table has none; see mlcil methods")
         return step
 
-    def _read_check(self, known: tuple[str, ...]) -> Photos | None:
+    def _read_check(self, known: tuple[str, ...], stem: KeptStem | None) -> Photos | None:
         """The photos on which the labels that the tagger knew before are measured, if there are any."""
         if self.options.check is None or not known:
             return None
-        photos = read_check(self.options.check, self.settings, known, self.reporter.say)
+        photos = read_check(self.options.check, self.settings, known, self.reporter.say, stem)
         for reason in photos.bad:
             self.reporter.say(f"left out: {reason}")
         return photos
@@ -221,8 +227,8 @@ class _Lesson:
             if isinstance(method, Analytic):
                 method.folds = FOLDS
             method.tagger.to(fabric.device)
-            backbone, say = method.tagger.backbone, self.reporter.say
-            feed = make_feed(self.settings, step.train.store, backbone, fabric, say, self.settings.augment)
+            augment = self.settings.augment
+            feed = make_feed(self.settings, step.train.store, method.tagger.backbone, fabric, augment)
             learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
             learner.learn(session, start, learner.open(session) if start is None else 0.0)
         finally:
@@ -293,8 +299,7 @@ class _Lesson:
         method = tagger.method
         if not len(photos.rows):
             return np.empty((0, len(tagger.classes)), np.float32)
-        backbone, say = method.tagger.backbone, self.reporter.say
-        feed = make_feed(self.settings, photos.store, backbone, fabric, say, "none")
+        feed = make_feed(self.settings, photos.store, method.tagger.backbone, fabric)
         show = self.reporter.images("scoring photos")
         method.tagger.to(fabric.device)
         found = infer(method.predict, photos.rows, method.tagger, fabric, feed, self.settings.batch_size, show)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ..core.errors import UserError
-from ..core.files import write_atomically, write_text
+from ..core.files import write_atomically
 from .predicting import Outcome, as_record
 
 FORMATS = (".csv", ".jsonl", ".parquet")
+ROWS = 10_000  # of a group in a Parquet file
 COLUMNS = ("image", "tag", "score", "probability", "threshold", "error")
 
 
@@ -32,52 +33,54 @@ def check_format(file: Path) -> None:
             raise UserError(f"writing {file} needs pyarrow: pip install 'mlcil[parquet]'") from None
 
 
-def write_predictions(file: Path, outcomes: Sequence[Outcome]) -> None:
+def write_predictions(file: Path, outcomes: Iterable[Outcome]) -> None:
     """Write the tags of photos; JSON Lines have a line per photo, the others a row per tag.
 
-    A photo without a tag has one row with an empty tag, and one that cannot be read says why.
+    A photo without a tag has one row with an empty tag, and one that cannot be read says why. However many photos
+    there are, few of them are in memory at a time.
     """
-    kind = file.suffix.lower()
-    if kind == ".jsonl":
-        write_text(file, "".join(json.dumps(as_record(one), ensure_ascii=False) + "\n" for one in outcomes))
-    elif kind == ".csv":
-        write_text(file, to_csv(outcomes))
-    else:
-        _write_parquet(file, outcomes)
+    write = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}[file.suffix.lower()]
+    write_atomically(file, lambda partial: write(partial, outcomes))
 
 
-def to_csv(outcomes: Sequence[Outcome]) -> str:
-    """The tags of photos as CSV, one row per tag."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows_of(outcomes):
-        numbers = {name: "" if row[name] is None else f"{row[name]:.6g}" for name in COLUMNS[2:5]}
-        writer.writerow(row | numbers)
-    return stream.getvalue()
+def _write_jsonl(file: Path, outcomes: Iterable[Outcome]) -> None:
+    with _opened(file) as stream:
+        stream.writelines(json.dumps(as_record(one), ensure_ascii=False) + "\n" for one in outcomes)
 
 
-def rows_of(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def _write_csv(file: Path, outcomes: Iterable[Outcome]) -> None:
+    with _opened(file) as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in rows_of(outcomes):
+            numbers = {name: "" if row[name] is None else f"{row[name]:.6g}" for name in COLUMNS[2:5]}
+            writer.writerow(row | numbers)
+
+
+def _write_parquet(file: Path, outcomes: Iterable[Outcome]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = [pyarrow.string(), pyarrow.string(), *[pyarrow.float64()] * 3, pyarrow.string()]
+    schema = pyarrow.schema(list(zip(COLUMNS, kinds, strict=True)))
+    rows = rows_of(outcomes)
+    with parquet.ParquetWriter(file, schema) as writer:
+        while part := list(itertools.islice(rows, ROWS)):
+            # Names of files need not be valid text, and Parquet holds nothing else.
+            plain = [row | {"image": row["image"].encode(errors="backslashreplace").decode()} for row in part]
+            writer.write_table(pyarrow.Table.from_pylist(plain, schema))
+
+
+def rows_of(outcomes: Iterable[Outcome]) -> Iterator[dict[str, Any]]:
     """One dictionary per tag, with the keys of `COLUMNS`."""
-    rows = []
     for prediction, error in outcomes:
         none = {"image": prediction.image, "tag": "", "score": None, "probability": None, "threshold": None}
         tags = [
             {"image": prediction.image, "tag": tag.name, **{key: getattr(tag, key) for key in COLUMNS[2:5]}}
             for tag in prediction.tags
         ]
-        rows += [row | {"error": error or ""} for row in tags or [none]]
-    return rows
+        yield from (row | {"error": error or ""} for row in tags or [none])
 
 
-def _write_parquet(file: Path, outcomes: Sequence[Outcome]) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = rows_of(outcomes)
-    kinds = [pyarrow.string(), pyarrow.string(), *[pyarrow.float64()] * 3, pyarrow.string()]
-    schema = pyarrow.schema(list(zip(COLUMNS, kinds, strict=True)))
-    # Names of files need not be valid text, and Parquet holds nothing else.
-    plain = [row | {"image": row["image"].encode(errors="backslashreplace").decode()} for row in rows]
-    table = pyarrow.Table.from_pylist(plain, schema)
-    write_atomically(file, lambda partial: parquet.write_table(table, partial))
+def _opened(file: Path) -> TextIO:
+    return file.open("w", encoding="utf-8", errors="backslashreplace", newline="")

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.words import listed
 from ..data.contents import Contents, fingerprinted
+from ..data.features import KeptStem
 from ..data.images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 from ..data.label_names import find_look_alikes
 from ..data.listing import Listing
-from ..data.pixels import PixelStore
 from ..data.review import count_labels
 from ..data.sources import read
 from ..models.ledger import Ledger
 from ..training.config import RunSettings
-from ..training.prepare import Say, open_contents, open_images
+from ..training.prepare import Say, Store, open_contents, open_images
 
 NO = ("-", "\u2212", "\u2013")  # a minus sign before a label in a list, also as word processors write it: not shown
 FEW = 10  # photos of a label below which its tags are little better than guesses
@@ -32,14 +32,45 @@ class Photos:
 
     Attributes:
         images: N photos, labels int8 (N, K).
-        store: the pixels, with `rows` (N,) of it.
+        store: the pixels or kept features, with `rows` (N,) of it.
         bad: one line for each photo that cannot be read.
     """
 
     images: LabelledImages
-    store: PixelStore
+    store: Store
     rows: NDArray[np.int64]
     bad: list[str]
+
+
+@dataclass(frozen=True)
+class StepLabels:
+    """What a table says; its photos are not decoded yet.
+
+    Attributes:
+        train, test: the photos to learn from, and those that are only to be measured on.
+        known: the labels that the tagger knew before.
+        stated: the labels of the table.
+        findings: what its owner should know.
+        contents: what has looked into the photos.
+    """
+
+    train: LabelledImages
+    test: LabelledImages
+    known: tuple[str, ...]
+    stated: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    contents: Contents
+
+    def opened(self, settings: RunSettings, stem: KeptStem | None, say: Say) -> StepData:
+        """Decode the photos, or compute what a stem makes of them.
+
+        Raises:
+            UserError: there is nothing to learn.
+        """
+        train = _opened(self.train, settings, self.contents, say, stem, settings.augment)
+        test = _opened(self.test, settings, self.contents, say, stem)
+        step = StepData(train, test, len(self.known), self.stated, self.findings)
+        return replace(step, findings=(*self.findings, *_review(step, self.known)))
 
 
 @dataclass(frozen=True)
@@ -73,7 +104,7 @@ def read_step(
     labels: Sequence[str] | None,
     holds_out: bool,
     say: Say,
-) -> StepData:
+) -> StepLabels:
     """Read a table for a tagger with the labels `known`.
 
     Arguments:
@@ -82,7 +113,7 @@ def read_step(
         holds_out: whether some photos are set aside to measure on where the table does not say which.
 
     Raises:
-        UserError: the table cannot be read, contradicts itself, or has nothing to learn.
+        UserError: the table cannot be read, or contradicts itself.
     """
     contents = open_contents(settings, say)
     found = read_images(data, settings.images, contents, holds_out)
@@ -96,13 +127,13 @@ def read_step(
     train = in_columns(fingerprinted(train, contents), classes)
     if ledger is not None:
         train = _keep_what_was_given(train, in_columns_of(denied, stated, classes), ledger)
-    photos = [_opened(one, settings, contents, say) for one in (train, in_columns(test, classes))]
-    step = StepData(photos[0], photos[1], len(known), stated, found.findings)
-    return replace(step, findings=(*found.findings, *_review(step, known)))
+    return StepLabels(train, in_columns(test, classes), tuple(known), stated, found.findings, contents)
 
 
-def read_check(data: str, settings: RunSettings, known: Sequence[str], say: Say) -> Photos:
-    """Read a table to measure the labels `known` on, whatever part its photos are for.
+def read_check(
+    data: str, settings: RunSettings, known: Sequence[str], say: Say, stem: KeptStem | None = None
+) -> Photos:
+    """Read a table to measure the labels `known` on, whatever part its photos are for; open its photos.
 
     Raises:
         UserError: it cannot be read, or has none of the labels.
@@ -111,7 +142,7 @@ def read_check(data: str, settings: RunSettings, known: Sequence[str], say: Say)
     found = read_known(data, settings.images, contents).images
     if not set(found.classes) & set(known):
         raise UserError(f"{data} has none of the labels that the tagger knows ({listed(known)})")
-    return _opened(in_columns(found, known), settings, contents, say)
+    return _opened(in_columns(found, known), settings, contents, say, stem)
 
 
 def read_images(data: str, images: str | None, contents: Contents, holds_out: bool) -> DataSet:
@@ -202,8 +233,15 @@ def _keep_what_was_given(images: LabelledImages, denied: NDArray[np.bool_], ledg
     return replace(images, labels=np.where(spared, np.int8(UNKNOWN), images.labels))
 
 
-def _opened(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> Photos:
-    opened = open_images(images, settings, contents, say)
+def _opened(
+    images: LabelledImages,
+    settings: RunSettings,
+    contents: Contents,
+    say: Say,
+    stem: KeptStem | None,
+    augment: str = "none",
+) -> Photos:
+    opened = open_images(images, settings, contents, say, stem, augment)
     is_good = np.array([row not in opened.bad for row in range(len(images))], bool)
     rows = np.flatnonzero(is_good & (images.labels != UNKNOWN).any(axis=1))
     return Photos(images.subset(rows), opened.store, rows, list(opened.bad.values()))

@@ -72,7 +72,7 @@ def load_folder(path: Path) -> Tagger:
             raise UserError(f"tagger {path} was written by a later version of mlcil ({own['version']}); update mlcil")
         tensors = {_BACKBONE + name: value for name, value in load_state(path / MODEL)[0].items()}
         tensors |= load_state(path / STATE)[0]
-        run = make_config(own["settings"], where=str(path / CONFIG))
+        run = make_config({"runtime": "torch"} | own["settings"], where=str(path / CONFIG))
         calibration = None if own["calibration"] is None else Calibration.from_values(own["calibration"])
         labels = tuple(LabelFacts(**one) for one in own["labels"])
         names = tuple(one.name for one in labels)
@@ -120,6 +120,7 @@ def _config(tagger: Tagger, state: State) -> dict[str, Any]:
         },
     }
     settings = {key: value for key, value in identity(tagger.config.settings).items() if key not in _OWN}
+    settings["runtime"] = backbone.runtime  # features of another one differ, on whatever machine it learns more
     own = {
         "format": FORMAT,
         "version": __version__,

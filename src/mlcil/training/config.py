@@ -45,6 +45,12 @@ class RunSettings:
     backbone: str = option("small_conv", "name of a timm model, or small_conv for small images", flag=True)
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none", flag=True)
     freeze: str = option("none", "how much of the backbone is frozen: none, a number of stages from the input, or all")
+    runtime: str = option(
+        "auto",
+        "what computes the frozen part of the backbone: onnx is ONNX Runtime, on CPUs; auto is onnx for convolutional "
+        "nets on a CPU in full precision, else torch; their features differ in the last bits",
+        choices=("auto", "torch", "onnx"),
+    )
     keep_features: bool = option(
         False, "compute the frozen part once per image and view and keep its output on disk, for all epochs and runs"
     )
@@ -107,6 +113,15 @@ class RunSettings:
     nodes: int = option(1, "number of machines", low=1, machine=True, flag=True)
     strategy: str = option("auto", "how devices share the work", choices=("auto", "ddp"), machine=True, flag=True)
     threads: int | None = option(None, "CPU threads per process", low=1, machine=True)
+    engine: str = option(
+        "local",
+        "who computes features that are kept: processes on this machine, or actors of a Ray cluster",
+        choices=("local", "ray"),
+        machine=True,
+    )
+    jobs: int = option(
+        1, "number of these processes; with ray, 0 is as many as the cluster has room for", low=0, machine=True
+    )
     workers: int = option(0, "processes that prepare batches", low=0, machine=True, flag=True)
     cache: str | None = option(
         "auto",

@@ -5,6 +5,17 @@ from __future__ import annotations
 from ..core.errors import UserError
 
 
+def accelerator_here(accelerator: str) -> str:
+    """The accelerator that "auto" stands for on this machine; any other stands for itself."""
+    if accelerator != "auto":
+        return accelerator
+    import torch
+
+    if torch.cuda.device_count():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def check_hardware(accelerator: str, devices: int) -> None:
     """Check that the accelerator and the devices are there; the processor serves any number of processes.
 
@@ -15,9 +26,8 @@ def check_hardware(accelerator: str, devices: int) -> None:
         return  # without importing torch, which takes seconds
     import torch
 
+    accelerator = accelerator_here(accelerator)
     counts = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if accelerator == "auto":
-        accelerator = next((name for name, count in counts.items() if count), "cpu")
     count = counts.get(accelerator, devices)
     if not count:
         raise UserError(f"accelerator: got {accelerator!r}, but PyTorch finds none here; leave it at auto, or use cpu")

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
+from ..core.progress import Show
 from ..data.features import Feed
 from ..data.loading import Batch, shard
 from ..methods.base import TrainingSet
-
-Show = Callable[[int, int], None]
-"""Shows how many images of how many are done."""
 
 T = TypeVar("T")
 

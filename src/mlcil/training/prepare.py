@@ -13,15 +13,17 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ..core.cache import DiskCache
+from ..core.cached_rows import CachedRows
 from ..core.errors import UserError
+from ..core.pools import make_pool
 from ..core.progress import progress_line
 from ..core.randomness import Stream, derive_seed
 from ..data.augmentation import make_augmentation
 from ..data.contents import Contents, fingerprinted, index_file
-from ..data.features import Feed, KeptStem, Views
+from ..data.features import FeatureFeed, Feed, KeptStem, Views
 from ..data.images import PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 from ..data.loading import PixelFeed, Preparation
-from ..data.pixels import OpenedPixels, PixelStore, default_cache, open_pixels
+from ..data.pixels import PixelStore, default_cache, forgetting_changes, open_pixels, undecoded
 from ..data.protocol import Protocol, make_protocol
 from ..data.published import BENCHMARKS
 from ..data.sources import SOURCES, Found, counts_negatives, kind_if_there, kind_of, read, resolve
@@ -29,10 +31,33 @@ from ..memory.buffer import Budget
 from ..methods.base import Method, Task
 from ..methods.registry import method_class
 from ..models.backbone import Backbone
+from ..models.tagger import TaggerNet
 from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
+from .hardware import accelerator_here
 
 Say = Callable[[str], None]
+
+
+class KeptFeatures(NamedTuple):
+    """What a frozen stem has made of images."""
+
+    rows: CachedRows  # (N, views, H, W, C), the first view unaugmented
+
+
+Store = PixelStore | KeptFeatures
+
+
+class OpenedImages(NamedTuple):
+    """Images that are ready to be used.
+
+    Attributes:
+        store: as many rows as there were images.
+        bad: row -> one line naming the file and the reason; such a row must not be read.
+    """
+
+    store: Store
+    bad: dict[int, str]
 
 
 class Data(NamedTuple):
@@ -40,41 +65,51 @@ class Data(NamedTuple):
 
     Attributes:
         protocol: the sessions.
-        train, test: the pixels of all training and all test images.
+        train, test: the pixels of all training and all test images, or their kept features.
         bad_images: one line for each image that cannot be read; they take no part.
         total_classes: of the data set, in the protocol or not.
         whole: all images and classes, as they were read.
     """
 
     protocol: Protocol
-    train: PixelStore
-    test: PixelStore
+    train: Store
+    test: Store
     bad_images: list[str]
     total_classes: int
     whole: DataSet
 
 
-def prepare_data(
-    settings: RunSettings,
-    say: Say,
-    change: Callable[[Protocol], Protocol] = lambda one: one,
-    found: Found | None = None,
-    arrange: Callable[[DataSet], DataSet] = lambda one: one,
-) -> Data:
-    """Read the labels, decode the images and divide the classes into sessions.
+def read_data(settings: RunSettings, say: Say, found: Found | None = None) -> DataSet:
+    """Read the labels, and look into the image files.
 
     Arguments:
-        change: what to make of the protocol before anything uses it; for tests of methods.
         found: what `data.sources.read` gave for these settings, if it was read already.
-        arrange: puts the images into the order in which a run knows them.
     """
     contents = open_contents(settings, say)
     if found is None:
         say(f"reading {settings.data}")
         found = read(settings.data, settings.images)
     data = resolve(found, contents)
-    whole = arrange(DataSet(fingerprinted(data.train, contents), fingerprinted(data.test, contents), data.findings))
-    train, test = (open_images(images, settings, contents, say) for images in (whole.train, whole.test))
+    return DataSet(fingerprinted(data.train, contents), fingerprinted(data.test, contents), data.findings)
+
+
+def prepare_data(
+    whole: DataSet,
+    settings: RunSettings,
+    say: Say,
+    stem: KeptStem | None = None,
+    change: Callable[[Protocol], Protocol] = lambda one: one,
+) -> Data:
+    """Decode the images, or compute what a frozen stem makes of them, and divide the classes into sessions.
+
+    Arguments:
+        whole: what `read_data` gave, in the order in which a run knows the images.
+        stem: whose output is kept, see `kept_stem`.
+        change: what to make of the protocol before anything uses it; for tests of methods.
+    """
+    contents, augment = open_contents(settings, say), settings.augment
+    train = open_images(whole.train, settings, contents, say, stem, augment)
+    test = open_images(whole.test, settings, contents, say, stem)
     bad = [*train.bad.values(), *test.bad.values()]
     if bad and settings.on_bad_image == "stop":
         first = bad[0] if len(bad) == 1 else f"{len(bad)} images cannot be read, first: {bad[0]}"
@@ -107,6 +142,7 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     known = {one.classes for one in BENCHMARKS.values()} if kind in BENCHMARKS else set()
     file = load_weights(backbone, settings.weights, {classes, *known})
     backbone.freeze(settings.freeze)
+    backbone.runtime = _runtime(settings, backbone)
     benchmark = kind if kind in BENCHMARKS and BENCHMARKS[kind].classes == classes else None
     task = Task(benchmark, classes)
     method = method_class(settings.method)(config.options, backbone, task, Budget.parse(settings.buffer))
@@ -144,34 +180,28 @@ def open_cache(settings: RunSettings) -> DiskCache | None:
     return DiskCache(folder, int(settings.cache_gb * 1e9))
 
 
-def make_feeds(settings: RunSettings, data: Data, backbone: Backbone, fabric: Fabric, say: Say) -> tuple[Feed, Feed]:
-    """What serves training batches and what serves test batches, whatever part of the work is frozen or kept.
-
-    Raises:
-        UserError: features are to be kept and cannot be.
-    """
-    train = make_feed(settings, data.train, backbone, fabric, say, settings.augment)
-    return train, make_feed(settings, data.test, backbone, fabric, say, "none")
-
-
-def make_feed(
-    settings: RunSettings, pixels: PixelStore, backbone: Backbone, fabric: Fabric, say: Say, augment: str
-) -> Feed:
-    """What serves batches of these images; see `make_feeds`."""
-    if settings.keep_features:
-        return _make_kept_feed(settings, pixels, backbone, fabric, say, Views(augment, settings.views))
+def make_feed(settings: RunSettings, images: Store, backbone: Backbone, fabric: Fabric, augment: str = "none") -> Feed:
+    """What serves batches of these images, whatever part of the work is frozen or kept."""
+    if isinstance(images, KeptFeatures):
+        return FeatureFeed(images.rows, fabric.device)
 
     def stem(images: Tensor) -> Tensor:
         with fabric.autocast():
             return backbone.stem(images)
 
     prepare = Preparation(backbone.mean, backbone.std, stem if backbone.has_stem else None)
-    return PixelFeed(pixels, prepare, make_augmentation(augment), settings.workers, fabric.device)
+    return PixelFeed(images, prepare, make_augmentation(augment), settings.workers, fabric.device)
 
 
-def _make_kept_feed(
-    settings: RunSettings, pixels: PixelStore, backbone: Backbone, fabric: Fabric, say: Say, views: Views
-) -> Feed:
+def kept_stem(settings: RunSettings, tagger: TaggerNet, device: torch.device) -> KeptStem | None:
+    """The stem whose output is kept; None where the settings do not ask for it.
+
+    Raises:
+        UserError: it cannot be kept.
+    """
+    if not settings.keep_features:
+        return None
+    backbone = tagger.backbone
     if not backbone.has_stem:
         raise UserError(
             f"keep_features: nothing is frozen that could be kept; set freeze=all, or a number of stages with a "
@@ -181,18 +211,39 @@ def _make_kept_feed(
     if cache is None:
         raise UserError("keep_features needs a cache folder; leave cache at auto or name one")
     prepare = Preparation(backbone.mean, backbone.std, backbone.stem)
-    stem = KeptStem(prepare, backbone.stem_digest(), settings.image_size, fabric.device)
-    return stem.open(pixels, views, cache, say)
+    pools = backbone.is_all_stem and not tagger.needs_map
+    return KeptStem(prepare, backbone.stem_digest(), settings.image_size, device, cache, pools)
 
 
-def open_images(images: LabelledImages, settings: RunSettings, contents: Contents, say: Say) -> OpenedPixels:
-    """The pixels of images, decoded or found in the cache."""
+def open_images(
+    images: LabelledImages,
+    settings: RunSettings,
+    contents: Contents,
+    say: Say,
+    stem: KeptStem | None = None,
+    augment: str = "none",
+) -> OpenedImages:
+    """The pixels of images, or with a stem what it makes of them; computed now, or found in the cache."""
+    if stem is not None:
+        pixels = undecoded(images, settings.image_size, contents)
+        pool = make_pool(settings.engine, settings.jobs, settings.threads or 1)
+        with forgetting_changes(contents):
+            rows = stem.open(pixels, Views(augment, settings.views), say, pool)
+        return OpenedImages(KeptFeatures(rows), dict(sorted(rows.missing.items())))
     progress = progress_line(say, f"decoding {images.split} images")
     cache = open_cache(settings)
     opened = open_pixels(images, settings.image_size, cache=cache, contents=contents, on_progress=progress)
     if opened.note:
         say(opened.note)
-    return opened
+    return OpenedImages(opened.store, opened.bad)
+
+
+def _runtime(settings: RunSettings, backbone: Backbone) -> str:
+    """What computes the stem: see the setting."""
+    if settings.runtime != "auto":
+        return settings.runtime
+    is_plain = settings.precision == "32-true" and accelerator_here(settings.accelerator) == "cpu"
+    return "onnx" if is_plain and backbone.is_convolutional else "torch"
 
 
 def _without(images: LabelledImages, bad: dict[int, str]) -> LabelledImages:

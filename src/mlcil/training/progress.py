@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from ..core.progress import Show, duration, pace
 from ..core.words import counted
 from ..data.images import Finding, Level
 from ..evaluation.results import SessionResult
@@ -72,14 +73,13 @@ class Reporter:
         rate = self._rate(record["epoch"] / epochs)
         self.say(f"  session {record['session']} epoch {record['epoch']}/{epochs}: {self._losses}, {rate}")
 
-    def images(self, what: str) -> Callable[[int, int], None]:
+    def images(self, what: str) -> Show:
         """Begin a pass over images; call what this gives with how many are done and how many there are."""
         began, wait, task = time.monotonic(), FIRST_SECONDS, None
 
         def show(done: int, total: int) -> None:
             nonlocal wait, task
-            rate = done / max(time.monotonic() - began, 1e-9)
-            text = f"{done}/{total}, {rate:.0f} images/s, {duration((total - done) / max(rate, 1e-9))} left"
+            text = pace(time.monotonic() - began, done, total)
             if self.console.is_terminal:
                 self._bar = self._bar or self._make_bar()
                 task = self._bar.add_task(what, text=text) if task is None else task
@@ -121,11 +121,3 @@ class Reporter:
 
 def _map_text(value: float | None) -> str:
     return "no mAP, as every test image shows every class," if value is None else f"mAP {value:.2f}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words."""
-    minutes, hours = seconds / 60, seconds / 3600
-    if hours >= 1.5:
-        return f"{hours:.1f} h"
-    return f"{minutes:.0f} min" if minutes >= 1.5 else f"{seconds:.0f} s"

@@ -32,7 +32,7 @@ from .folder import RunFolder, load_state
 from .inference import in_all, infer, on_first
 from .launch import launch
 from .learner import Learned, Learner, Resumption
-from .prepare import Data, make_feeds, prepare_data, prepare_method, review_weights
+from .prepare import Data, kept_stem, make_feed, prepare_data, prepare_method, read_data, review_weights
 from .progress import Reporter
 
 
@@ -82,7 +82,11 @@ class _Run:
         settings = self.settings = config.settings
         self.folder, self.fabric = folder, fabric
         self.reporter = Reporter(console if fabric.global_rank == 0 else Console(quiet=True), [])
-        self.data, self.sessions, self.record = in_all(fabric, lambda: self._prepare_data(found, change))
+        whole, before = in_all(fabric, lambda: self._read_data(found))
+        self.reporter.say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
+        self.method, self.weight_file = prepare_method(config, len(whole.train.classes))
+        self.method.tagger.to(fabric.device)
+        self.data, self.sessions, self.record = in_all(fabric, lambda: self._prepare_data(whole, before, change))
         folder.save_record(self.record)
         self.findings = [
             *self.data.whole.findings,
@@ -90,28 +94,29 @@ class _Run:
             *review_weights(settings),
         ]
         self.reporter.findings(self.findings)
-        self.reporter.say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
-        self.method, self.weight_file = prepare_method(config, self.data.total_classes)
         self.reporter.work = [
             len(one.indices) * settings.epochs_of(one.number) if self.method.trains(one) else 0 for one in self.sessions
         ]
-        self.method.tagger.to(fabric.device)
         backbone = self.method.tagger.backbone
-        feed, self.test_feed = in_all(
-            fabric, lambda: make_feeds(settings, self.data, backbone, fabric, self.reporter.say)
-        )
+        feed = make_feed(settings, self.data.train, backbone, fabric, settings.augment)
+        self.test_feed = make_feed(settings, self.data.test, backbone, fabric)
         self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter, self.record.train_digest)
         self.results: list[SessionResult] = []
         self.calibration = Calibration() if settings.validation else None
 
-    def _prepare_data(
-        self, found: Found | None, change: Callable[[Protocol], Protocol]
-    ) -> tuple[Data, list[Session], DataRecord]:
-        """Read the data, put it into the order that the run knows, and make sure that it is what sessions have seen."""
-        settings, path = self.settings, self.folder.path
+    def _read_data(self, found: Found | None) -> tuple[DataSet, DataRecord | None]:
+        """Read the data and put it into the order that the run knows; also what it knows, if it has begun."""
         before, begun = self.folder.record(), self.folder.begun_sessions()
-        arrange = partial(before.arranged, begun=begun, run=path) if before else _as_it_is
-        data = prepare_data(settings, self.reporter.say, change, found, arrange)
+        whole = read_data(self.settings, self.reporter.say, found)
+        return (before.arranged(whole, begun=begun, run=self.folder.path) if before else whole), before
+
+    def _prepare_data(
+        self, whole: DataSet, before: DataRecord | None, change: Callable[[Protocol], Protocol]
+    ) -> tuple[Data, list[Session], DataRecord]:
+        """Open the images, and make sure that the data are what sessions have seen."""
+        settings, path, begun = self.settings, self.folder.path, self.folder.begun_sessions()
+        stem = kept_stem(settings, self.method.tagger, self.fabric.device)
+        data = prepare_data(whole, settings, self.reporter.say, stem, change)
         sessions = data.protocol.sessions(settings.validation, settings.seed)
         now = DataRecord.of(data.whole, data.protocol, sessions)
         if before and (changed := before.check(now, begun, path)):
@@ -248,10 +253,6 @@ class _Run:
             "threads": torch.get_num_threads(),
             "weights": None if file is None else {"file": str(file), "sha256": sha256_of(file)},
         }
-
-
-def _as_it_is(data: DataSet) -> DataSet:
-    return data
 
 
 def _peak_memory(device: torch.device) -> dict[str, float | None]:
