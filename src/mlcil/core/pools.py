@@ -76,7 +76,8 @@ class LocalPool:
             try:
                 while todo or under_way:
                     while todo and len(under_way) < AHEAD * self.jobs:
-                        under_way[pool.submit(_work, items[todo[-1]])] = todo.pop()
+                        under_way[pool.submit(_work, items[todo[-1]])] = todo[-1]
+                        todo.pop()  # not before: a broken pool takes nothing
                     for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                         outcome = future.result()
                         yield under_way.pop(future), outcome
@@ -115,11 +116,12 @@ class RayPool:
         except ImportError:  # Ray without its part for data
             raise NO_RAY from None
         data.DataContext.get_current().enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        kept = [self.ray.put(make)]  # it may be large, and an actor that dies needs it again
         rows = [{"place": place, "item": pickle.dumps(item)} for place, item in enumerate(items)]
-        arguments = pickle.dumps(make), self.threads
         found = data.from_items(rows, override_num_blocks=len(rows)).map(
             _RayWorker,  # type: ignore[arg-type]
-            fn_constructor_args=arguments,
+            fn_constructor_args=(kept, self.threads),
             compute=data.ActorPoolStrategy(size=min(self.jobs, len(items))),
             num_cpus=self.threads,
         )
@@ -145,6 +147,7 @@ def start_ray(processors: int) -> Any:
     # Items are paths and the like, so the smallest object store that Ray allows, about 80 MB, is enough.
     ours = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": 100_000_000}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sharing statistics is the user's choice
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # else it warns of what Ray Data itself does
     on_sigterm = signal.getsignal(signal.SIGTERM)
     options: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else ours
     try:
@@ -159,9 +162,11 @@ def start_ray(processors: int) -> Any:
 class _RayWorker:
     """The work in an actor."""
 
-    def __init__(self, make: bytes, threads: int) -> None:
+    def __init__(self, kept: Sequence[Any], threads: int) -> None:
+        import ray
+
         _set_threads(threads)
-        self.work = pickle.loads(make)()
+        self.work = ray.get(kept[0])()
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         try:

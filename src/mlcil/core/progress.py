@@ -19,12 +19,13 @@ def progress_line(say: Callable[[str], None], what: str) -> Show:
         what: the task, such as "decoding test images".
     """
     began = said = time.monotonic()
-    before: int | None = None  # how many there were at the first call, less that one
+    before: int | None = None  # how many were done at the first call, from which on the pace counts
 
     def progress(done: int, total: int) -> None:
-        nonlocal said, before
-        before = done - 1 if before is None else before
-        if time.monotonic() - said >= SECONDS:
+        nonlocal began, said, before
+        if before is None:
+            before, began = done, time.monotonic()
+        elif time.monotonic() - said >= SECONDS:
             said = time.monotonic()
             say(f"{what}: {pace(said - began, done, total, before)}")
 
