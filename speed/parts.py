@@ -7,16 +7,25 @@ layout have a process each.
 from __future__ import annotations
 
 import argparse
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import torch
 from measure import Job, Ratio, Worker, medians, report
-from step import NETS, grown, made_up, stepper
+from step import CLASSES, NETS, SIZE, grown, made_up, stepper
 
 from mlcil.core import allocation
+from mlcil.core.cache import DiskCache
+from mlcil.data.features import FeatureFeed, KeptStem, Views
+from mlcil.data.loading import Preparation
+from mlcil.data.pixels import MemoryPixels
+from mlcil.methods.kept_outputs import keep_outputs
 from mlcil.models.backbone import Backbone
 from mlcil.training.optimiser import make_optimiser
 
 SESSIONS = 8
+EPOCHS, VIEWED = 20, 64  # epochs of a session, and images that stand for all of its images
 
 
 def contiguous(backbone: Backbone) -> None:
@@ -64,6 +73,43 @@ def fused_adam(net: str, batch: int, rounds: int) -> Ratio:
     return Ratio(f"{NETS[net]}, batch {batch}: without fused Adam", found["plain"] / found["fused"])
 
 
+def kept_feed(backbone: Backbone, folder: str) -> FeatureFeed:
+    """The kept features of noise and of its mirror images."""
+    pixels = np.random.default_rng(0).integers(0, 256, (VIEWED, SIZE, SIZE, 3), np.uint8)
+    prepare = Preparation(backbone.mean, backbone.std, backbone.eval().stem)
+    stem = KeptStem(prepare, backbone.stem_digest(), SIZE, torch.device("cpu"))
+    return stem.open(MemoryPixels(pixels, SIZE), Views("flip"), DiskCache(Path(folder), 10**10), lambda line: None)
+
+
+def kept_outputs(net: str, batch: int, freeze: str, rounds: int) -> list[Ratio]:
+    """A step, and the steps of a session, that ask the old model over those that look up what it said beforehand."""
+    allocation.keep_freed_memory()
+    method = grown(net, SESSIONS, freeze)
+    optimiser, teacher = make_optimiser(method.tagger, 1e-4, 1e-4), method.teacher
+    assert teacher is not None
+    labels, rows = np.zeros((VIEWED, CLASSES * SESSIONS), np.int8), np.arange(VIEWED)
+    with tempfile.TemporaryDirectory() as folder:
+        feed = kept_feed(method.tagger.backbone, folder)
+        kept = []
+        method.tagger.train()
+
+        def ask() -> None:
+            kept[:] = [keep_outputs(teacher, feed, rows, lambda done, total: None)]
+
+        def step(is_kept: bool) -> None:
+            method.kept = kept[0] if is_kept else None
+            stepper(method, next(feed.batches([rows[:batch]], rows, labels, [(0,)])), optimiser)()
+
+        jobs: dict[str, Job] = {"asking": ask, "asked": lambda: step(False), "kept": lambda: step(True)}
+        found = medians(jobs, 2 * rounds)
+    asking = found["asking"] * batch / VIEWED / EPOCHS  # a step's share
+    name = f"{NETS[net]}, batch {batch}, freeze={freeze}, kept features: without kept outputs"
+    return [
+        Ratio(f"{name}, a step", found["asked"] / found["kept"]),
+        Ratio(f"{name}, {EPOCHS} epochs", found["asked"] / (found["kept"] + asking)),
+    ]
+
+
 def arithmetic(rounds: int) -> list[Ratio]:
     """How near the most common convolution of TResNet-M comes to a large matrix product, in operations per second."""
     square, images = torch.randn(2048, 2048), torch.randn(16, 256, 14, 14).to(memory_format=torch.channels_last)
@@ -97,6 +143,8 @@ def main() -> None:
     tried = [(small, 16, "channels-last"), (small, 16, "kept memory"), (small, 64, "kept memory")]
     ratios = [apart(*one, options.rounds) for one in [*tried, (large, 16, "channels-last"), (large, 16, "kept memory")]]
     ratios += [fused_adam(net, 16, options.rounds) for net in (small, large)]
+    for batch in (16, 32):
+        ratios += [one for freeze in ("6", "all") for one in kept_outputs(small, batch, freeze, options.rounds)]
     ratios += arithmetic(options.rounds)
     report("parts", f"A step in session {SESSIONS} without one measure / with all, 224 px", ratios)
 

@@ -59,7 +59,7 @@ def table_of(data: DataSet, file: Path, count: int) -> list[str]:
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["path", "split", *names])
-        for images, split in zip(data, ("train", "test"), strict=True):
+        for images, split in ((data.train, "train"), (data.test, "test")):
             labels = images.with_classes(names).labels == PRESENT
             each = count // CLASSES if split == "train" else count // (2 * CLASSES)
             rows = np.unique(np.concatenate([np.flatnonzero(column)[:each] for column in labels.T]))

@@ -28,10 +28,12 @@ SIZE, CLASSES = 224, 10
 NETS = {"tresnet_m": "TResNet-M", "mobilenetv2_100": "MobileNetV2"}
 
 
-def grown(net: str, sessions: int) -> KRT:
+def grown(net: str, sessions: int, freeze: str = "none") -> KRT:
     """KRT in the middle of a session, at random weights."""
     torch.manual_seed(0)
-    method = KRT(KRTConfig(), Backbone(net, SIZE), Task("coco", 10 * sessions), Budget.parse("0"))
+    backbone = Backbone(net, SIZE)
+    backbone.freeze(freeze)
+    method = KRT(KRTConfig(), backbone, Task("coco", 10 * sessions), Budget.parse("0"))
     for number in range(1, sessions + 1):
         if number == sessions:
             method.teacher = frozen_copy(method.tagger)

@@ -69,6 +69,7 @@ class FeatureFeed:
 
     def __init__(self, features: CachedRows, device: torch.device) -> None:
         self.features, self.device = features, device
+        self.views: int = features.shelf.shape[0]  # of each image
 
     def batches(
         self,
@@ -78,18 +79,21 @@ class FeatureFeed:
         seed_keys: Sequence[tuple[int, ...]] | None,
     ) -> Iterator[Batch]:
         """Yield one batch per part; the seed decides between the views."""
-        views_each = self.features.shelf.shape[0]
         for place, part in enumerate(parts):
             rows = indices[part]
             views = np.zeros(len(rows), np.int64)
             if seed_keys is not None:
-                views = sample_seeds(seed_keys[place], rows) % views_each
-            stored = torch.from_numpy(self.features.pick(rows, views)).to(self.device, non_blocking=True)
-            values = stored.float().permute(0, 3, 1, 2)  # (B, C, H, W) in channels-last
-            yield Batch(values, torch.from_numpy(labels[part]), torch.from_numpy(rows))
+                views = sample_seeds(seed_keys[place], rows) % self.views
+            values, known = self.pick(rows, views), torch.from_numpy(labels[part])
+            yield Batch(values, known, torch.from_numpy(rows), views=torch.from_numpy(views))
+
+    def pick(self, rows: NDArray[np.int64], views: NDArray[np.int64]) -> Tensor:
+        """The features (B, C, H, W), channels last in memory, of one view (B,) of each row (B,)."""
+        stored = torch.from_numpy(self.features.pick(rows, views)).to(self.device, non_blocking=True)
+        return stored.float().permute(0, 3, 1, 2)
 
 
-Feed = PixelFeed | FeatureFeed  # nobody downstream asks which
+Feed = PixelFeed | FeatureFeed  # only what keeps outputs per view asks which
 
 
 @dataclass(frozen=True)

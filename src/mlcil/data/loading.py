@@ -29,12 +29,14 @@ class Batch:
         labels: int8 (B, K): 1 present, 0 absent, -1 unknown.
         indices: int64 (B,): each image's row in the whole training set; on the host, for what is looked up there.
         replay: further images drawn from a memory for this step, one batch per draw.
+        views: int64 (B,): which of an image's views each one is, on the host; None where they are drawn anew each time.
     """
 
     images: Tensor
     labels: Tensor
     indices: Tensor
     replay: tuple[Batch, ...] = ()
+    views: Tensor | None = None
 
     def joined(self) -> Batch:
         """The batch and all its draws as one."""
@@ -45,12 +47,13 @@ class Batch:
             torch.cat([one.images for one in parts]),
             torch.cat([one.labels for one in parts]),
             torch.cat([one.indices for one in parts]),
+            views=None if self.views is None else torch.cat([one.views for one in parts if one.views is not None]),
         )
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
         images, labels = (one.to(device, non_blocking=True) for one in (self.images, self.labels))
-        return Batch(images, labels, self.indices, tuple(one.to(device) for one in self.replay))
+        return Batch(images, labels, self.indices, tuple(one.to(device) for one in self.replay), self.views)
 
 
 def plan_epoch(count: int, batch_size: int, seed: int, session: int, epoch: int) -> list[NDArray[np.int64]]:

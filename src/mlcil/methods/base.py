@@ -20,6 +20,7 @@ from ..losses.asymmetric import asymmetric_loss
 from ..memory.buffer import Budget
 from ..models.backbone import Backbone
 from ..models.tagger import Output, TaggerNet
+from .kept_outputs import KeptOutputs
 
 LOSS_SCALE = 64.0  # published weights belong to losses summed over a batch of 64; the loop multiplies by it
 
@@ -79,6 +80,7 @@ class Method:
         tagger: the model that is trained.
         student: the same model; `losses` must call it instead of `tagger`, so that gradients reach every process.
         teacher: a frozen copy of the model as it was before this session, or None.
+        kept: what the teacher gives for the session's images, if the loop asked it beforehand, or None.
         gather: turns rows (n, ...) of this process into those of all processes, for use within `losses`.
     """
 
@@ -103,6 +105,7 @@ class Method:
         self.tagger = self.make_tagger(backbone)
         self.student: Callable[[Tensor], Output] = self.tagger
         self.teacher: TaggerNet | None = None
+        self.kept: KeptOutputs | None = None
         self.gather: Callable[[Tensor], Tensor] = lambda rows: rows
 
     # What a method may replace ------------------------------------------------------------------
@@ -184,10 +187,10 @@ class Method:
         return self.tagger(images).pooled  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def teacher_output(self, images: Tensor) -> Output:
-        """The teacher's output for the images."""
+    def teacher_output(self, batch: Batch) -> Output:
+        """The teacher's output for a batch as the loop gave it, or joined; for changed images, ask `teacher` itself."""
         assert self.teacher is not None
-        return self.teacher(images)  # type: ignore[no-any-return]
+        return self.teacher(batch.images) if self.kept is None else self.kept.of(batch)
 
     def old_classes(self) -> int:
         """The number of classes of the sessions before this one."""

@@ -104,7 +104,7 @@ class BiC(Rehearsal):
         share = self.old_classes() / sum(self.tagger.sizes)
         terms = {"classification": (1 - share) * self.classification(now.logits, batch.labels)}
         if self.teacher is not None:
-            before = corrected(self.teacher_output(batch.images).logits, self.tagger.sizes[-2], self.old_correction)
+            before = corrected(self.teacher_output(batch).logits, self.tagger.sizes[-2], self.old_correction)
             distance = sigmoid_distillation(now.logits, before, self.config.temperature).mean()
             terms["distillation"] = share * distance
         return terms

@@ -59,7 +59,7 @@ class ICaRL(Rehearsal):
         now, first = self.student(batch.images), self.old_classes() if self.config.cls_scope == "new" else 0
         terms = {"classification": self.classification(now.logits[:, first:], batch.labels[:, first:])}
         if self.teacher is not None:
-            before = self.teacher_output(batch.images)
+            before = self.teacher_output(batch)
             terms["distillation"] = sigmoid_distillation(now.logits, before.logits, temperature=1.0).mean()
         return terms
 

@@ -46,7 +46,7 @@ class KD(Rehearsal):
         terms = {"classification": self.classification(now.logits, batch.labels)}
         if self.teacher is not None:
             scale = self.distillation_scale() / LOSS_SCALE
-            distances = self.distances(now, self.teacher_output(batch.images))
+            distances = self.distances(now, self.teacher_output(batch))
             terms |= {name: scale * weight * distance for name, (weight, distance) in distances.items()}
         return terms
 

@@ -133,7 +133,7 @@ class KRT(Rehearsal):
         now = self.student(batch.images)
         if self.teacher is None:
             return self._taught(now, batch.labels)
-        before = self.teacher_output(batch.images)  # one pass serves pseudo labels and distillation
+        before = self.teacher_output(batch)  # one pass serves pseudo labels and distillation
         labels = batch.labels
         if self.config.dpl and self.config.pseudo == "online":
             labels = fill_unknown(labels, self._present(torch.sigmoid(before.logits.float())))

@@ -40,7 +40,7 @@ class LwF(Method):
         now = self.student(batch.images)
         terms = {"classification": self.classification(now.logits, batch.labels)}
         if self.teacher is not None:
-            before = self.teacher_output(batch.images)
+            before = self.teacher_output(batch)
             distance = sigmoid_distillation(now.logits, before.logits, self.config.temperature).mean()
             terms["distillation"] = self.config.weight * distance
         return terms

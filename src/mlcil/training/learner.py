@@ -164,4 +164,5 @@ class Learner:
             both = prefixed("method.", state.tensors) | prefixed("run.", tensors)
             self.folder.save(self.folder.progress_file(number), both, values)
 
-        return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save)
+        show = self.reporter.images("asking the old model about each view")
+        return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save, show)

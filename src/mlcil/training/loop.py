@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
-from ..data.features import Feed
+from ..data.features import FeatureFeed, Feed
 from ..data.loading import Batch, plan_epoch
 from ..methods.base import LOSS_SCALE, Method, TrainingSet
+from ..methods.kept_outputs import KeptOutputs, keep_outputs
 from .checkpoint_clock import CheckpointClock
 from .config import RunSettings
 from .inference import gather_rows
@@ -57,11 +58,13 @@ class Hooks:
         on_step: called with the position and the part of the session that is done.
         on_epoch: called with the record of an epoch.
         save: keeps the position and these tensors, so that training can go on from there.
+        on_asked: called with how many views of images the old model has been asked about, and how many there are.
     """
 
     on_step: Callable[[Position, float], None]
     on_epoch: Callable[[dict[str, Any]], None]
     save: Callable[[Position, dict[str, Tensor]], None]
+    on_asked: Callable[[int, int], None] = lambda done, total: None
 
 
 class SessionTraining:
@@ -105,6 +108,7 @@ class SessionTraining:
         position = start or Position()
         clock = CheckpointClock(self.settings.checkpoint_seconds, position.seconds, self.fabric)
         self.method.student, self.method.gather = self.student, lambda rows: gather_rows(rows, self.fabric)
+        self.method.kept = self._keep_outputs(hooks)
         self.method.tagger.train()
         for epoch in range(self.epochs):
             # Finished epochs are planned again, too: while a plan is made, streaming memories take in its images.
@@ -167,7 +171,20 @@ class SessionTraining:
         if self.fabric.world_size > 1:  # batch statistics differ between processes; the first one's count
             for value in tagger.state_dict().values():
                 torch.distributed.broadcast(value, src=0)
-        self.method.student, self.method.gather = tagger, lambda rows: rows
+        self.method.student, self.method.gather, self.method.kept = tagger, lambda rows: rows, None
+
+    def _keep_outputs(self, hooks: Hooks) -> KeptOutputs | None:
+        """Ask the old model once about each view of each image, if the session's steps would ask more often.
+
+        This must not depend on where training starts: what is kept may differ in the last bits from what steps compute.
+        """
+        teacher, images = self.method.teacher, self.training.indices
+        if teacher is None or not isinstance(self.feed, FeatureFeed):
+            return None
+        # Every process asks about all images, since it will meet most of them.
+        if len(images) * self.feed.views >= self.epochs * self.training.shown / self.fabric.world_size:
+            return None
+        return keep_outputs(teacher, self.feed, images, hooks.on_asked)
 
     def part_done(self, position: Position) -> float:
         """How much of the session's training is done at a position, 0 to 1."""
