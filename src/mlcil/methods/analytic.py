@@ -21,7 +21,7 @@ from ..models.analytic import AnalyticTagger, tempered
 from ..models.backbone import Backbone
 from ..models.ledger import Ledger
 from ..models.merging import check_same_features
-from ..models.ridge import Solution, choose_ridge, solve
+from ..models.ridge import Solution, choose_ridge, solve, weights_at
 from ..models.score_model import ScoreModel, score_model
 from ..models.sums import Sums
 from ..models.tagger import AttentionShape
@@ -241,7 +241,7 @@ class Analytic(Method):
             chosen, own = fold == number, counted & (fold == number)
             if own.sum() < sums.images:
                 rest = sums - Sums.of(described[own], present[own], self._expand, self.ledger.width)
-                found[chosen] = self._expand(described[chosen]).double() @ solve(rest, self._ridge).weights
+                found[chosen] = self._expand(described[chosen]).double() @ weights_at(rest, self._ridge)
         return self.probabilities(found)
 
     def _present_now(self, session: Session) -> NDArray[np.bool_]:
