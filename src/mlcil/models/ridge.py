@@ -20,7 +20,7 @@ MOST_FREEDOM = 0.9  # parameters per image; beyond it, fitting errors vanish and
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the number of images
 # A strength is looked for in float32, which errs by about 1e-6 from this rung on; what is weaker, or differs by less
 # than this part, is decided in float64.
-WEAKEST_ROUGH, CLOSE = -6, 1e-4
+WEAKEST_ROUGH, CLOSE = -4, 1e-5
 LEAF = 128  # rows of a triangular matrix that is inverted at once
 SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one; what hardly ever changes is not blown up
 _NO_SOLUTION = "there is no solution: more was taken away than added, or ridge is too small"

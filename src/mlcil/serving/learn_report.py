@@ -111,7 +111,7 @@ def make_plan(step: StepData, ledger: Ledger | None, method: Method, settings: R
     returning, corrections = 0, 0
     if ledger is not None and images.fingerprints is not None and len(ledger.fingerprints):
         rows = ledger.find(images.fingerprints)
-        before, now = ledger.labels_now()[rows[rows >= 0]], images.labels[rows >= 0, : step.first]
+        before, now = ledger.labels_now(rows[rows >= 0]), images.labels[rows >= 0, : step.first]
         returning, corrections = len(before), int(((before >= 0) & (now >= 0) & (before != now)).sum())
     trained = isinstance(method, Analytic)
     epochs = 1.0 if trained else BACKWARD * settings.epochs
