@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
 from mlcil.core.state import State, load_state_of, state_of
+from mlcil.models import ledger as ledger_module
 from mlcil.models.ledger import Ledger
 from mlcil.models.ridge import choose_ridge
 
@@ -260,6 +261,49 @@ def same(one, other):
     if isinstance(one, torch.Tensor | np.ndarray):
         return type(one) is type(other) and one.dtype == other.dtype and np.array_equal(one, other)
     return one == other
+
+
+@given(steps=STEPS, own=st.integers(1, 3))
+@few
+def test_sums_are_exact_however_few_steps_have_a_matrix_of_their_own(steps, own):
+    steps = numbered(steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_module, "OWN", own)
+        ledger = learned(steps)
+        assert_is(ledger, steps)
+        assert_is(ledger.without_class("b"), steps, ("a", "c"))
+        last = max(steps)
+        rest = {number: rows for number, rows in steps.items() if number != last}
+        assert_is(ledger.without_step(last), rest, left_names(steps, last))
+    gram = sum(learned(steps).grams)  # with a matrix for each step
+    torch.testing.assert_close(sum(ledger.grams), gram, rtol=0, atol=1e-9)
+
+
+def test_only_the_newest_steps_have_a_matrix_of_their_own_and_can_be_taken_back(monkeypatch):
+    monkeypatch.setattr(ledger_module, "OWN", 2)
+    steps = {number: [(number, (1, 0, -1)), (0, (-1, -1, 1))] for number in range(1, 6)}
+    del steps[1][1], steps[4][1]
+    ledger = learned(steps)
+    assert set(ledger.groups) == {0, 4, 5}
+    assert_is(ledger.without_step(4), {number: rows for number, rows in steps.items() if number != 4})
+    with pytest.raises(UserError, match=r"step 1 cannot be taken back: only the newest 2 steps keep.*forgotten"):
+        ledger.without_step(1)
+    again = with_step(ledger, 6, [(1, (-1, 1, -1)), (2, (0, -1, -1))])  # images of steps that have no matrix any more
+    assert_is(again, steps | {6: [(1, (-1, 1, -1)), (2, (0, -1, -1))]})
+
+
+def test_the_number_of_matrices_has_a_bound():
+    ledger, image = Ledger(WIDTH).with_classes(("a",)), torch.ones(1, WIDTH - 1).double()
+    for number in range(1, 2 * ledger_module.OWN):
+        ledger = ledger.with_step(number, np.array([number]), number * image, np.ones((1, 1), np.int8), expand)
+        assert len(ledger.grams) == min(number, ledger_module.OWN + 1)
+    assert ledger.images == ledger.sums().images == 2 * ledger_module.OWN - 1
+
+
+def test_labels_of_some_images_are_theirs_in_any_order():
+    ledger = learned({1: [(0, (1, 0, -1)), (1, (0, 1, -1))], 2: [(1, (-1, 0, 1)), (2, (1, 1, 1))]})
+    rows = np.array([2, 0, 2, 1])
+    assert np.array_equal(ledger.labels_now(rows), ledger.labels_now()[rows])
 
 
 def test_images_that_are_not_remembered_count_again():

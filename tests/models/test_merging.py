@@ -8,10 +8,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
+from mlcil.models import ledger as ledger_module
 from mlcil.models import merging
 from mlcil.models.ledger import Ledger
 
-from .images import DESCRIBED, IMAGES, LABELS, NAMES, TRUTH, WIDTH, assert_counts_as, expand, known, learned
+from .images import DESCRIBED, IMAGES, LABELS, NAMES, TRUTH, WIDTH, assert_counts_as, assert_is, expand, known, learned
 
 LIBRARY, OURS, THEIRS = range(4), range(4, 6), range(6, IMAGES)
 
@@ -154,3 +155,16 @@ def test_other_features_and_images_without_fingerprints_are_refused():
     for pair in ((first, forgetful), (forgetful, first)):
         with pytest.raises(UserError, match="does not remember"):
             merged(*pair)
+
+
+def test_learners_that_parted_after_many_steps_merge_though_the_oldest_share_a_matrix(monkeypatch):
+    monkeypatch.setattr(ledger_module, "OWN", 2)
+    begun = {number: [(number, (1, 0, -1))] for number in range(1, 4)}
+    first, second = {4: [(4, (0, 1, -1))], 5: [(5, (1, 1, -1))]}, {4: [(6, (-1, -1, 1))]}
+    one, other = (learned(more, learned(begun)) for more in (first, second))
+    assert set(one.groups) == {0, 4, 5}
+    assert set(other.groups) == {0, 3, 4}
+    both, number = merging.merged(one, other)
+    assert number == {1: 1, 2: 2, 3: 3, 4: 6}
+    assert_is(both, begun | first | {6: second[4]})
+    assert set(both.groups) == {0, 5, 6}

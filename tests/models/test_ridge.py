@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
 from mlcil.models import ridge
-from mlcil.models.ridge import LADDER, MOST_FREEDOM, choose_ridge, solve
+from mlcil.models.ridge import LADDER, MOST_FREEDOM, choose_ridge, solve, weights_at
 from mlcil.models.sums import Sums
 
 from .images import least_squares
@@ -119,6 +119,38 @@ def test_the_chosen_strength_is_the_best_of_the_ladder():
     assert all(solve(sums, best.ridge * LADDER**step).error >= best.error for step in (-1, 1))
     rung = np.log2(best.ridge / len(z)) / np.log2(LADDER)
     assert rung == pytest.approx(round(rung))
+
+
+@given(seed=st.integers(0, 10**6), images=st.integers(3, 90), width=st.integers(2, 60), noise=st.floats(0, 9))
+@few
+def test_a_search_in_float32_finds_the_strength_of_one_in_float64(seed, images, width, noise):
+    z, y = made(seed, images, width, noise=noise)
+    if width > 20:  # features that say the same thing, and hardly anything else
+        z[:, 10:-1] = z[:, :1] + 1e-4 * z[:, 10:-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ridge, "CLOSE", np.inf)  # every comparison is too close for float32
+        exact = chosen(z, y)
+    assert chosen(z, y).ridge == exact.ridge
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.99])
+def test_a_fit_in_float32_errs_by_far_less_than_what_it_may_decide(shared):
+    z, y = made(4, images=300, width=200)
+    z[:, :-1] += 50 * shared * z[:, :1]  # one feature in all others, so that the matrix is nearly singular
+    sums = sums_of(z, y)
+    standard = ridge._standardise(sums)
+    for rung in range(ridge.WEAKEST_ROUGH, 6):
+        rough = ridge._Tridiagonal(standard, sums.images).fit(sums.images * LADDER**rung)
+        exact = ridge._fit(standard, sums.images * LADDER**rung, sums.images)
+        assert rough.error == pytest.approx(exact.error, rel=ridge.CLOSE / 5)
+        assert rough.freedom == pytest.approx(exact.freedom, abs=ridge.CLOSE / 5)
+
+
+@given(seed=st.integers(0, 10**6), strength=st.floats(0.1, 1e4))
+@few
+def test_weights_alone_are_those_of_the_solution(seed, strength):
+    sums = sums_of(*made(seed))
+    torch.testing.assert_close(weights_at(sums, strength), solve(sums, strength).weights, rtol=0, atol=0)
 
 
 def test_noise_asks_for_more_strength():

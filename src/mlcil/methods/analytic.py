@@ -21,7 +21,7 @@ from ..models.analytic import AnalyticTagger, tempered
 from ..models.backbone import Backbone
 from ..models.ledger import Ledger
 from ..models.merging import check_same_features
-from ..models.ridge import Solution, choose_ridge, solve
+from ..models.ridge import Solution, choose_ridge, solve, weights_at
 from ..models.score_model import ScoreModel, score_model
 from ..models.sums import Sums
 from ..models.tagger import AttentionShape
@@ -156,9 +156,10 @@ class Analytic(Method):
         """Drop the other classes and leave the logits of these as they are, to the bit."""
         known = self.ledger.classes
         _check_some(names)
-        if wrong := [name for name in names if name not in known]:
+        if wrong := [name for name in names if name not in set(known)]:
             raise unknown_name("label", wrong[0], known)
-        columns = [known.index(name) for name in names]
+        place = {name: column for column, name in enumerate(known)}
+        columns = [place[name] for name in names]
         self._match_columns(known, names)
         self.ledger, self.solution = self.ledger.with_classes(names), None
         self.scores = ScoreModel(*(one[columns] for one in self.scores))
@@ -178,7 +179,7 @@ class Analytic(Method):
         if self.solution is None:
             return {}
         found = {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
-        return found | {"remember": self.config.remember, "images": round(self.ledger.sums().images)}
+        return found | {"remember": self.config.remember, "images": round(self.ledger.images)}
 
     def _with_session(self, described: Tensor, session: Session) -> Ledger:
         """The ledger with a session's images, described by (N, p)."""
@@ -246,14 +247,14 @@ class Analytic(Method):
             chosen, own = fold == number, counted & (fold == number)
             if own.sum() < sums.images:
                 rest = sums - Sums.of(described[own], present[own], self._expand, self.ledger.width)
-                found[chosen] = self._expand(described[chosen]).double() @ solve(rest, self._ridge).weights
+                found[chosen] = self._expand(described[chosen]).double() @ weights_at(rest, self._ridge)
         return self.probabilities(found)
 
     def _present_now(self, session: Session) -> NDArray[np.bool_]:
         """(N, K), which classes the session's images count as showing."""
         if self.config.remember == "none":
             return np.asarray(session.labels == PRESENT)
-        return np.asarray(self.ledger.labels_now()[self.ledger.find(session.fingerprints)] == PRESENT)
+        return np.asarray(self.ledger.labels_now(self.ledger.find(session.fingerprints)) == PRESENT)
 
 
 def _check_some(names: Sequence[str]) -> None:

@@ -7,14 +7,15 @@ because what is to be corrected or taken back later must be known.
 
 To take a step back, two things are kept of it: the matrix of the images that it alone has brought, and what it has
 changed in the sums of the labels. An image that comes back moves to one common matrix of those that several steps have
-brought, as its features are at hand then. So there is at most one matrix for each step, and one more.
+brought, as its features are at hand then. Only the newest steps have a matrix of their own; those of older steps are
+added to the common one. So a step costs the same and keeps as much after many steps as after a few, but for a column
+for each label that it speaks of, and a row for each image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,27 +25,11 @@ from torch import Tensor
 from ..core.errors import UserError, unknown_name
 from ..core.words import listed
 from ..data.images import PRESENT, UNKNOWN
+from .statements import Columns, Counts, Statement, counts_of, each_once, labels_of
 from .sums import Expand, Sums
 
 SEVERAL, FORGOTTEN = 0, -1  # groups of images that several steps have brought, and that are not remembered
-
-
-class Statement(NamedTuple):
-    """What one step said."""
-
-    number: int  # of the step, from 1
-    classes: tuple[str, ...]  # the k classes that it was about
-    rows: NDArray[np.int64]  # (n,) its images, as places in `Ledger.fingerprints`
-    labels: NDArray[np.int8]  # (n, k): 1 present, 0 absent, -1 unknown
-    changes: NDArray[np.int8]  # (n, k): 1 where the class was not present before, -1 where it is not any more, else 0
-    cross: Tensor  # (d, k) float64, the sum of z times the changes over its images
-
-
-class Counts(NamedTuple):
-    """For each class, on how many images it was looked for and found."""
-
-    images: NDArray[np.int64]
-    positives: NDArray[np.int64]
+OWN = 32  # newest steps with a matrix of their own: more than anyone takes back, and memory for no more matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +73,22 @@ class Ledger:
         """Whether every image has a fingerprint."""
         return FORGOTTEN not in self.groups
 
+    @property
+    def images(self) -> float:
+        """How many there are."""
+        return sum(float(gram[-1]) for gram in self.grams)
+
     def sums(self) -> Sums:
         """Over all images."""
         sums = Sums.empty(self.width, len(self.classes))
-        gram, cross = sum(self.grams, sums.gram), sums.cross if self.forgotten is None else self.forgotten.clone()
-        column = {name: place for place, name in enumerate(self.classes)}
+        for gram in self.grams:
+            sums.gram.add_(gram)
+        if self.forgotten is not None:
+            sums.cross.add_(self.forgotten)
+        columns = Columns(self.classes)
         for one in self.statements:
-            cross[:, [column[name] for name in one.classes]] += one.cross
-        return Sums(gram, cross)
+            sums.cross.index_add_(1, torch.from_numpy(columns.of(one)), one.cross)
+        return sums
 
     def counts(self) -> Counts:
         """How many images each class was looked for on, and found on; without fingerprints, all images count."""
@@ -103,25 +96,20 @@ class Ledger:
             sums = self.sums()
             images = np.full(len(self.classes), round(sums.images), np.int64)
             return Counts(images, sums.positives.round().long().numpy())
-        now = self.labels_now()
-        return Counts((now != UNKNOWN).sum(axis=0), (now == PRESENT).sum(axis=0))
+        return counts_of(self.statements, len(self.fingerprints), Columns(self.classes))
 
-    def labels_now(self, statements: Iterable[Statement] | None = None) -> NDArray[np.int8]:
-        """int8 (N, K): for each image and class what was last said.
+    def labels_now(
+        self, rows: NDArray[np.int64] | None = None, statements: Sequence[Statement] | None = None
+    ) -> NDArray[np.int8]:
+        """int8 (n, K): for each image and class what was last said.
 
         Arguments:
+            rows: (n,) places of images in `fingerprints`, if only these are asked for.
             statements: if only these count, in this order.
         """
-        now = np.full((len(self.fingerprints), len(self.classes)), UNKNOWN, np.int8)
-        for one in self.statements if statements is None else statements:
-            place = self.place_of(one)
-            now[place] = np.where(one.labels == UNKNOWN, now[place], one.labels)
-        return now
-
-    def place_of(self, one: Statement) -> tuple[NDArray[np.int64], ...]:
-        """Where the entries (n, k) of a statement are in (N, K)."""
-        column = {name: place for place, name in enumerate(self.classes)}
-        return np.ix_(one.rows, np.array([column[name] for name in one.classes], np.int64))
+        total = len(self.fingerprints)
+        told = self.statements if statements is None else statements
+        return labels_of(told, np.arange(total) if rows is None else rows, total, Columns(self.classes))
 
     def find(self, fingerprints: NDArray[np.int64]) -> NDArray[np.int64]:
         """(n,) the places of these images in `fingerprints`, -1 for those that were never seen."""
@@ -137,17 +125,14 @@ class Ledger:
 
         To leave a class out is exact: the result is as if its labels had never been given. Its images stay.
         """
-        statements = []
-        for one in self.statements:
-            kept = [column for column, name in enumerate(one.classes) if name in classes]
-            names = tuple(one.classes[column] for column in kept)
-            values = one.labels[:, kept], one.changes[:, kept], one.cross[:, kept]
-            statements.append(Statement(one.number, names, one.rows, *values))
-        forgotten = None
+        forgotten, left = None, set(classes)
         if self.forgotten is not None:
             place = {name: column for column, name in enumerate(self.classes)}
             forgotten = Sums(torch.empty(0), self.forgotten).with_columns([place.get(name) for name in classes]).cross
-        return replace(self, classes=tuple(classes), forgotten=forgotten).with_statements(statements)
+        ledger = replace(self, classes=tuple(classes), forgotten=forgotten)
+        if left.issuperset(self.classes):
+            return ledger
+        return ledger.with_statements([_about(one, left) for one in self.statements])
 
     def without_class(self, name: str) -> Ledger:
         """As if the labels of one class had never been given."""
@@ -197,9 +182,9 @@ class Ledger:
         """
         if number <= (last := max(self.numbers, default=0)):
             raise UserError(f"step {number} cannot be learned after step {last}; its number must be higher")
-        fingerprints, described, labels = _each_once(fingerprints, described, labels)
+        fingerprints, described, labels = each_once(fingerprints, described, labels)
         rows, placed = self.placed(fingerprints)
-        before = placed.labels_now()[rows]
+        before = placed.labels_now(rows)
         now = np.where(labels == UNKNOWN, before, labels)
         is_stated = (labels != UNKNOWN).any(axis=0)
         stated = tuple(name for name, one in zip(self.classes, is_stated, strict=True) if one)
@@ -234,8 +219,8 @@ class Ledger:
             raise unknown_name("step", str(number), map(str, self.numbers))
         (gone,) = (one for one in self.statements if one.number == number)
         statements = [one for one in self.statements if one.number != number]
-        place = self.place_of(gone)
-        now, without = (one[place] == PRESENT for one in (self.labels_now(), self.labels_now(statements)))
+        columns = Columns(self.classes).of(gone)
+        now, without = (self.labels_now(gone.rows, told)[:, columns] == PRESENT for told in (None, statements))
         if (blocked := ((now.astype(np.int8) - without) != gone.changes).any(axis=0)).any():
             about = listed([name for name, one in zip(gone.classes, blocked, strict=True) if one])
             raise UserError(
@@ -257,6 +242,11 @@ class Ledger:
         """Whether the images of a group stay, (N,) bool; all of them do, or none."""
         there = stays[self.group_of == group]
         if group != FORGOTTEN and there.any() and not there.all():
+            if number not in self.numbers[-OWN:]:
+                raise UserError(
+                    f"step {number} cannot be taken back: only the newest {OWN} steps keep sums of their own, and "
+                    f"step {number} is older. Its labels can still be forgotten by name"
+                )
             raise UserError(
                 f"step {number} cannot be taken back: some of its photos had also come with a step that is gone now, "
                 "and sums cannot tell them from those that stay"
@@ -289,18 +279,21 @@ class Ledger:
         )
 
     def with_grams(self, grams: dict[int, Tensor]) -> Ledger:
-        """With these matrices; those of groups without an image are dropped."""
-        kept = {group: gram for group, gram in grams.items() if group == FORGOTTEN or (self.group_of == group).any()}
-        return replace(self, groups=tuple(kept), grams=tuple(kept.values()))
+        """With these matrices, those of old steps in the common one; those of groups without an image are dropped."""
+        own = {SEVERAL, FORGOTTEN, *self.numbers[-OWN:]}
+        used = {FORGOTTEN, *np.unique(self.group_of).tolist()}
+        kept = {group: gram for group, gram in grams.items() if group in own & used}
+        old = [group for group in grams if group in used - own]
+        for group in old:
+            kept[SEVERAL] = kept[SEVERAL] + grams[group] if SEVERAL in kept else grams[group]
+        group_of = np.where(np.isin(self.group_of, old), SEVERAL, self.group_of)
+        return replace(self, group_of=group_of, groups=tuple(kept), grams=tuple(kept.values()))
 
 
-def _each_once(
-    fingerprints: NDArray[np.int64], described: Tensor, labels: NDArray[np.int8]
-) -> tuple[NDArray[np.int64], Tensor, NDArray[np.int8]]:
-    """Every image of a step once, with what all of its rows say: present before absent before unknown."""
-    kept, first, of_row = np.unique(fingerprints, return_index=True, return_inverse=True)
-    if len(kept) == len(fingerprints):
-        return fingerprints, described, labels
-    united = labels[first]
-    np.maximum.at(united, of_row, labels)
-    return kept, described[first], united
+def _about(one: Statement, names: set[str]) -> Statement:
+    """What a statement said about these classes."""
+    kept = [column for column, name in enumerate(one.classes) if name in names]
+    if len(kept) == len(one.classes):
+        return one
+    stated = tuple(one.classes[column] for column in kept)
+    return Statement(one.number, stated, one.rows, one.labels[:, kept], one.changes[:, kept], one.cross[:, kept])

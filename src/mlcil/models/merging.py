@@ -11,7 +11,8 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.words import counted, listed
 from ..data.images import PRESENT
-from .ledger import FORGOTTEN, SEVERAL, Ledger, Statement
+from .ledger import FORGOTTEN, SEVERAL, Ledger
+from .statements import Columns, Statement
 from .sums import Sums
 
 
@@ -94,8 +95,9 @@ class _Merger:
     def _check_labels(self, told: Ledger) -> None:
         """Make sure that the changes of all steps add up to what was last said."""
         total = np.zeros((len(told.fingerprints), len(told.classes)), np.int64)
+        columns = Columns(told.classes)
         for one in told.statements:
-            total[told.place_of(one)] += one.changes
+            total[np.ix_(one.rows, columns.of(one))] += one.changes
         if (differs := (total != (told.labels_now() == PRESENT)).any(axis=0)).any():
             names = listed([name for name, one in zip(told.classes, differs, strict=True) if one])
             raise UserError(

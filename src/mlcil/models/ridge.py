@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.linalg import eigvalsh_tridiagonal, lapack, solveh_banded
 from torch import Tensor
 
 from ..core.errors import UserError
@@ -15,8 +18,12 @@ ASKED = 100  # classes that the choice of a strength listens to, so that it cost
 LADDER = 2.0  # ratio of neighbouring strengths that are tried
 MOST_FREEDOM = 0.9  # parameters per image; beyond it, fitting errors vanish and say nothing about new images
 LOWEST, HIGHEST = -16, 10  # rungs, as powers of the ratio times the number of images
+# A strength is looked for in float32, which errs by about 1e-6 from this rung on; what is weaker, or differs by less
+# than this part, is decided in float64.
+WEAKEST_ROUGH, CLOSE = -4, 1e-5
 LEAF = 128  # rows of a triangular matrix that is inverted at once
 SMALLEST_DEVIATION = 0.1  # of a feature, as a part of the median one; what hardly ever changes is not blown up
+_NO_SOLUTION = "there is no solution: more was taken away than added, or ridge is too small"
 
 
 class Solution(NamedTuple):
@@ -39,6 +46,15 @@ class _Standardised(NamedTuple):
     spread: Tensor  # (K,) sum of the squared distances of labels from their mean
 
 
+class _Fit(NamedTuple):
+    """A `Solution` for standardised features."""
+
+    weights: Tensor  # (d - 1, K)
+    freedom: float
+    error: float
+    squares: Tensor
+
+
 def solve(sums: Sums, ridge: float) -> Solution:
     """The weights that minimise sum |z' W - y'|^2 + ridge |D W|^2, D the deviations of the features.
 
@@ -48,7 +64,13 @@ def solve(sums: Sums, ridge: float) -> Solution:
         sums: over images whose last feature is 1.
         ridge: above 0.
     """
-    return _solve(sums, _standardise(sums), ridge)
+    return _solution(sums, _standardise(sums), ridge)
+
+
+def weights_at(sums: Sums, ridge: float) -> Tensor:
+    """(d, K) the weights of `solve` alone, which cost half as much."""
+    standard = _standardise(sums)
+    return _plain(sums, standard, torch.cholesky_solve(standard.cross, _factor(standard.gram, ridge)))
 
 
 def choose_ridge(sums: Sums, names: tuple[str, ...]) -> Solution:
@@ -63,22 +85,32 @@ def choose_ridge(sums: Sums, names: tuple[str, ...]) -> Solution:
         names: of the K classes; they decide which of very many are used.
     """
     asked = sorted(range(len(names)), key=lambda column: names[column])[:: -(-len(names) // ASKED) or 1]
-    some = sums if len(asked) == len(names) else sums.with_columns(asked)
-    standard = _standardise(some)
-    tried: dict[int, Solution] = {}
+    standard = _standardise(sums)
+    exact = standard._replace(cross=standard.cross[:, asked], spread=standard.spread[asked])
+    rough = _Tridiagonal(exact, sums.images)
 
-    def at(rung: int) -> Solution:
-        if rung not in tried:
-            tried[rung] = _solve(some, standard, sums.images * LADDER**rung)
-        return tried[rung]
+    @cache
+    def at(rung: int, is_rough: bool) -> _Fit:
+        ridge = sums.images * LADDER**rung
+        return rough.fit(ridge) if is_rough else _fit(exact, ridge, sums.images)
+
+    def freedom(rung: int) -> float:
+        found = at(rung, True).freedom
+        return found if abs(found - MOST_FREEDOM) > CLOSE else at(rung, False).freedom
+
+    def is_better(one: int, other: int) -> bool:
+        errors = [at(rung, min(one, other) >= WEAKEST_ROUGH).error for rung in (one, other)]
+        if not abs(errors[0] - errors[1]) > CLOSE * errors[1]:  # nor where both are infinite
+            errors = [at(rung, False).error for rung in (one, other)]
+        return errors[0] < errors[1]
 
     best = 0
-    while best < HIGHEST and at(best).freedom > MOST_FREEDOM:
+    while best < HIGHEST and freedom(best) > MOST_FREEDOM:
         best += 1
     for step in (-1, 1):
-        while LOWEST <= best + step <= HIGHEST and at(best + step).error < at(best).error:
+        while LOWEST <= best + step <= HIGHEST and is_better(best + step, best):
             best += step
-    return at(best) if some is sums else solve(sums, at(best).ridge)
+    return _solution(sums, standard, sums.images * LADDER**best)
 
 
 def _standardise(sums: Sums) -> _Standardised:
@@ -86,7 +118,7 @@ def _standardise(sums: Sums) -> _Standardised:
     if count < 1:
         raise UserError("there is no solution: the learner has seen no image, or more was taken away than added")
     mean, share = sums.total[:-1] / count, sums.positives / count
-    gram = sums.matrix()[:-1, :-1] - count * torch.outer(mean, mean)
+    gram = sums.matrix()[:-1, :-1].addr_(mean, mean, alpha=-count)
     if not torch.isfinite(gram.diagonal().sum() + sums.cross.sum()):  # one NaN or infinity is in the sum, too
         raise UserError("the features are not finite; the backbone's weights or the images are damaged")
     # Rounding leaves about 1e-16 of the squares where a feature never changes, and a deviation is their root.
@@ -96,23 +128,75 @@ def _standardise(sums: Sums) -> _Standardised:
         raise UserError(f"the {count:.0f} image(s) all look the same to the backbone; it needs different ones")
     deviation = deviation.clamp(min=SMALLEST_DEVIATION * float(deviation[moves].median()))
     cross = (sums.cross[:-1] - torch.outer(mean, sums.positives)) / deviation[:, None]
-    return _Standardised(gram / deviation[:, None] / deviation, cross, mean, deviation, count * share * (1 - share))
+    return _Standardised(
+        gram.div_(deviation[:, None]).div_(deviation), cross, mean, deviation, count * share * (1 - share)
+    )
 
 
-def _solve(sums: Sums, standard: _Standardised, ridge: float) -> Solution:
-    matrix = standard.gram.clone()
-    matrix.diagonal().add_(ridge)
-    factor, failed = torch.linalg.cholesky_ex(matrix)  # reads the lower triangle only
-    if failed:
-        raise UserError("there is no solution: more was taken away than added, or ridge is too small")
+def _solution(sums: Sums, standard: _Standardised, ridge: float) -> Solution:
+    weights, freedom, error, squares = _fit(standard, ridge, sums.images)
+    return Solution(_plain(sums, standard, weights), ridge, freedom, error, squares)
+
+
+class _Tridiagonal:
+    """The sums in an orthonormal basis in which their matrix is tridiagonal, found in float32.
+
+    That takes less than two solutions in float32, and then every strength is nearly free.
+    """
+
+    def __init__(self, standard: _Standardised, images: float) -> None:
+        self._spread, self._images = standard.spread, images
+        matrix = np.asfortranarray(standard.gram.float().numpy())
+        size = int(lapack.ssytrd_lwork(len(matrix), lower=1)[0])
+        vectors, diagonal, beside, scales, _ = lapack.ssytrd(matrix, lower=1, lwork=size, overwrite_a=1)
+        self._bands = np.zeros((3, len(diagonal)))  # the third is empty; with two, SciPy refuses a single feature
+        self._bands[0], self._bands[1, :-1] = diagonal, beside
+        self._eigenvalues = torch.from_numpy(eigvalsh_tridiagonal(self._bands[0], self._bands[1, :-1]))
+        self._cross = standard.cross.clone()  # (d - 1, K); the first axis is the same in both bases
+        if self._cross[1:].numel():
+            reflectors, rest = torch.from_numpy(vectors)[1:, :-1], self._cross[1:].float()
+            self._cross[1:] = torch.ormqr(reflectors, torch.from_numpy(scales), rest, transpose=True)
+
+    def fit(self, ridge: float) -> _Fit:
+        """At one strength; its weights are in this basis."""
+        if self._eigenvalues[0] + ridge <= 0:
+            raise UserError(_NO_SOLUTION)
+        bands = self._bands + ridge * np.eye(3, 1)
+        weights = torch.from_numpy(solveh_banded(bands, self._cross.numpy(), lower=True))
+        freedom = float((self._eigenvalues / (self._eigenvalues + ridge)).sum() + 1) / self._images
+        return _measured(weights, self._cross, self._spread, freedom, ridge, self._images)
+
+
+def _fit(standard: _Standardised, ridge: float, images: float) -> _Fit:
+    factor = _factor(standard.gram, ridge)
     weights = torch.cholesky_solve(standard.cross, factor)
-    freedom = float(len(matrix) - ridge * _diagonal_of_inverse(factor).sum() + 1) / sums.images
-    fit = (weights * standard.cross).sum(0)
+    freedom = float(len(factor) - ridge * _diagonal_of_inverse(factor).sum() + 1) / images
+    return _measured(weights, standard.cross, standard.spread, freedom, ridge, images)
+
+
+def _measured(weights: Tensor, cross: Tensor, spread: Tensor, freedom: float, ridge: float, images: float) -> _Fit:
+    """Weights (d - 1, K) in any orthonormal basis, with their error."""
+    fit = (weights * cross).sum(0)
     squares = fit - ridge * weights.square().sum(0)  # W'AW; the normal equations spare the product with the matrix
+    return _Fit(weights, freedom, _error(spread, spread - 2 * fit + squares, freedom, images), squares)
+
+
+def _factor(gram: Tensor, ridge: float) -> Tensor:
+    """Lower triangular, of the matrix with `ridge` on its diagonal; only its lower triangle is read."""
+    matrix = gram.clone()
+    matrix.diagonal().add_(ridge)
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if failed:
+        raise UserError(_NO_SOLUTION)
+    return factor
+
+
+def _plain(sums: Sums, standard: _Standardised, weights: Tensor) -> Tensor:
+    """(d, K) the weights of the features as they are and of the constant."""
     plain = weights / standard.deviation[:, None]
     constant = sums.positives / sums.images - standard.mean @ plain
-    error = _error(standard.spread, standard.spread - 2 * fit + squares, freedom, sums.images)
-    return Solution(torch.cat([plain, constant[None]]), ridge, freedom, error, squares)
+    return torch.cat([plain, constant[None]])
 
 
 def _diagonal_of_inverse(factor: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Sums:
             z = expand(described[part]).cpu().double()  # (c, d)
             gram += z.T @ z
             cross += z.T @ labels[part].double()
-        return cls(gram[_lower_triangle(width)], cross)
+        return cls(torch.cat([gram[row, : row + 1] for row in range(width)]), cross)
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.gram + other.gram, self.cross + other.cross)
@@ -82,7 +82,8 @@ class Sums:
     def matrix(self) -> Tensor:
         """(d, d), the lower triangle of the sum of z z', zeros above it."""
         matrix = self.gram.new_zeros(self.width, self.width)
-        matrix[_lower_triangle(self.width)] = self.gram
+        for row, values in enumerate(torch.split_with_sizes(self.gram, [*range(1, self.width + 1)])):
+            matrix[row, : row + 1] = values
         return matrix
 
     def with_columns(self, source: Sequence[int | None]) -> Sums:
@@ -91,8 +92,3 @@ class Sums:
         kept = [place for place, column in enumerate(source) if column is not None]
         cross[:, kept] = self.cross[:, [column for column in source if column is not None]]
         return Sums(self.gram, cross)
-
-
-def _lower_triangle(width: int) -> Tensor:
-    """bool (d, d), the places on and below the diagonal."""
-    return torch.ones(width, width, dtype=torch.bool).tril()

@@ -111,7 +111,7 @@ def make_plan(labels: StepLabels, ledger: Ledger | None, method: Method, setting
     returning, corrections = 0, 0
     if ledger is not None and images.fingerprints is not None and len(ledger.fingerprints):
         rows = ledger.find(images.fingerprints)
-        before, now = ledger.labels_now()[rows[rows >= 0]], images.labels[rows >= 0, :first]
+        before, now = ledger.labels_now(rows[rows >= 0]), images.labels[rows >= 0, :first]
         returning, corrections = len(before), int(((before >= 0) & (now >= 0) & (before != now)).sum())
     trained = isinstance(method, Analytic)
     epochs = 1.0 if trained else BACKWARD * settings.epochs

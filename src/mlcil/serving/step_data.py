@@ -228,7 +228,7 @@ def _keep_what_was_given(images: LabelledImages, denied: NDArray[np.bool_], ledg
     assert images.fingerprints is not None
     rows = ledger.find(images.fingerprints)
     before = np.full(images.labels.shape, UNKNOWN, np.int8)
-    before[rows >= 0, : len(ledger.classes)] = ledger.labels_now()[rows[rows >= 0]]
+    before[rows >= 0, : len(ledger.classes)] = ledger.labels_now(rows[rows >= 0])
     spared = (before == PRESENT) & (images.labels == ABSENT) & ~denied
     return replace(images, labels=np.where(spared, np.int8(UNKNOWN), images.labels))
 

@@ -1,0 +1,88 @@
+"""What steps said about images, and what follows from all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..data.images import PRESENT, UNKNOWN
+
+
+class Statement(NamedTuple):
+    """What one step said."""
+
+    number: int  # of the step, from 1
+    classes: tuple[str, ...]  # the k classes that it was about
+    rows: NDArray[np.int64]  # (n,) its images, as places in `Ledger.fingerprints`
+    labels: NDArray[np.int8]  # (n, k): 1 present, 0 absent, -1 unknown
+    changes: NDArray[np.int8]  # (n, k): 1 where the class was not present before, -1 where it is not any more, else 0
+    cross: Tensor  # (d, k) float64, the sum of z times the changes over its images
+
+
+class Counts(NamedTuple):
+    """For each class, on how many images it was looked for and found."""
+
+    images: NDArray[np.int64]
+    positives: NDArray[np.int64]
+
+
+class Columns:
+    """Where the classes of statements stand among K classes."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.count = len(classes)
+        self._place = {name: place for place, name in enumerate(classes)}
+
+    def of(self, one: Statement) -> NDArray[np.int64]:
+        """(k,) the columns of a statement."""
+        return np.array([self._place[name] for name in one.classes], np.int64)
+
+
+def labels_of(
+    statements: Iterable[Statement], rows: NDArray[np.int64], total: int, columns: Columns
+) -> NDArray[np.int8]:
+    """int8 (n, K): for each of these images and each class what was last said.
+
+    Arguments:
+        rows: (n,) places of the images, each below `total`.
+    """
+    kept, given = np.unique(rows, return_inverse=True)
+    place = np.full(total, -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    now = np.full((len(kept), columns.count), UNKNOWN, np.int8)
+    for one in statements:
+        here = place[one.rows]
+        if (is_asked := here >= 0).any():
+            where, said = np.ix_(here[is_asked], columns.of(one)), one.labels[is_asked]
+            now[where] = np.where(said == UNKNOWN, now[where], said)
+    return now[given]
+
+
+def counts_of(statements: Sequence[Statement], total: int, columns: Columns) -> Counts:
+    """How many of `total` images each class was looked for on, and found on."""
+    told = np.zeros(total, np.int64)
+    for one in statements:
+        told[one.rows] += 1
+    several = labels_of(statements, np.flatnonzero(told > 1), total, columns)
+    counts = Counts((several != UNKNOWN).sum(axis=0), (several == PRESENT).sum(axis=0))
+    for one in statements:  # of all other images, one statement says everything
+        said, where = one.labels[told[one.rows] == 1], columns.of(one)
+        counts.images[where] += (said != UNKNOWN).sum(axis=0)
+        counts.positives[where] += (said == PRESENT).sum(axis=0)
+    return counts
+
+
+def each_once(
+    fingerprints: NDArray[np.int64], described: Tensor, labels: NDArray[np.int8]
+) -> tuple[NDArray[np.int64], Tensor, NDArray[np.int8]]:
+    """Every image of a step once, with what all of its rows say: present before absent before unknown."""
+    kept, first, of_row = np.unique(fingerprints, return_index=True, return_inverse=True)
+    if len(kept) == len(fingerprints):
+        return fingerprints, described, labels
+    united = labels[first]
+    np.maximum.at(united, of_row, labels)
+    return kept, described[first], united
