@@ -93,6 +93,9 @@ class _Guess:
     def total(self, function: Callable[[Batch], Tensor], chosen: Any) -> Tensor:
         raise AssertionError("KRT asks for no sums")
 
+    def spread(self, work: Any, shards: Any, payloads: Any) -> None:
+        raise AssertionError("KRT has no shards")
+
 
 # Measured --------------------------------------------------------------------------------------
 

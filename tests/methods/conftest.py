@@ -43,6 +43,9 @@ class Infer:
         self.world.method.tagger.train()
         return total
 
+    def spread(self, work, shards, payloads):
+        return None
+
 
 class World:
     """Images, their sessions, methods on them and a record of every inference pass."""

@@ -189,7 +189,7 @@ def test_classes_that_are_kept_are_scored_as_before_to_the_bit(world):
 
 
 def scored_out_of_fold(world, sessions, folds, remember="fingerprints"):
-    """A learner whose `out_of_fold` holds the scores themselves, before they become probabilities."""
+    """A learner whose `held_out` holds the scores themselves, before they become probabilities."""
     method = world.make("analytic", ridge=2.0, remember=remember, **SMALL)
     method.probabilities = lambda scores: scores.numpy()
     return learn(method, world, sessions, folds)
@@ -203,7 +203,7 @@ def test_scores_out_of_fold_are_those_of_a_solution_without_the_fold(world, reme
         held = session.indices % 3 == fold  # without digests, a fingerprint is the row
         weights = literal(method, world, session.indices[~held], session.labels[~held] == 1)
         expected = expanded(method, world, session.indices[held]) @ weights.numpy()
-        np.testing.assert_allclose(method.out_of_fold[held], expected, atol=1e-6)
+        np.testing.assert_allclose(method.held_out.scores[held], expected, atol=1e-6)
 
 
 def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world):
@@ -217,7 +217,7 @@ def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world)
             row = session.indices == common
             labels[row] = np.where(labels[row] == UNKNOWN, UNKNOWN, labels[row] ^ change)
             changed.append(replace(session, labels=labels))
-        found = scored_out_of_fold(world, changed, 4).out_of_fold
+        found = scored_out_of_fold(world, changed, 4).held_out.scores
         assert found.shape == (len(sessions[1].indices), 6)
         return found, sessions[1].indices == common
 
@@ -229,16 +229,17 @@ def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world)
 def test_an_image_that_stands_twice_in_a_session_is_held_out_once(world):
     (session,) = world.sessions("joint")
     twice = replace(session, indices=np.repeat(session.indices, 2), labels=np.repeat(session.labels, 2, axis=0))
-    one, other = (scored_out_of_fold(world, [each], 3).out_of_fold for each in (session, twice))
+    one, other = (scored_out_of_fold(world, [each], 3).held_out.scores for each in (session, twice))
     np.testing.assert_allclose(other[::2], one, atol=1e-6)
     np.testing.assert_allclose(other[1::2], one, atol=1e-6)
 
 
 def test_scores_out_of_fold_are_probabilities_and_unknown_where_nothing_is_left(world):
     method = learn(world.make("analytic", **SMALL), world, world.sessions("joint"), folds=4)
-    assert ((method.out_of_fold > 0) & (method.out_of_fold < 1)).all()
-    assert np.isnan(learn(world.make("analytic", **SMALL), world, world.sessions("joint"), folds=1).out_of_fold).all()
-    assert learned(world).out_of_fold is None
+    assert ((method.held_out.scores > 0) & (method.held_out.scores < 1)).all()
+    alone = learn(world.make("analytic", **SMALL), world, world.sessions("joint"), folds=1)
+    assert np.isnan(alone.held_out.scores).all()
+    assert learned(world).held_out is None
 
 
 def test_without_random_features_the_features_do_not_depend_on_the_first_images(world):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mlcil.models.ledger import Ledger
 from mlcil.models.ridge import SMALLEST_DEVIATION, solve
+from mlcil.models.sums import DescribedImages
 
 IMAGES, WIDTH, RIDGE, NAMES = 8, 5, 0.7, ("a", "b", "c")
 PRINTS = np.random.default_rng(1).integers(-(2**63), 2**63, IMAGES, dtype=np.int64)
@@ -27,10 +28,18 @@ def expand(described):
     return torch.cat([described, torch.ones(len(described), 1, dtype=described.dtype)], 1)
 
 
+def in_memory(described, expand=expand):
+    return DescribedImages(lambda places: described[places], expand, expand(described[:1]).shape[1])
+
+
+def with_images(ledger, described, labels, expand=expand):
+    return ledger.with_images(np.arange(len(described)), labels, in_memory(described, expand))
+
+
 def with_step(ledger, number, rows):
     places = [image for image, _ in rows]
     labels = np.array([labels for _, labels in rows], np.int8).reshape(len(rows), -1)
-    return ledger.with_step(number, PRINTS[places], DESCRIBED[places], labels, expand)
+    return ledger.with_step(number, PRINTS[places], labels, in_memory(DESCRIBED[places]))
 
 
 def learned(steps, ledger=None):

@@ -22,11 +22,12 @@ from .images import (
     WIDTH,
     assert_counts_as,
     assert_is,
-    expand,
+    in_memory,
     known,
     learned,
     numbered,
     steps_of,
+    with_images,
     with_step,
 )
 
@@ -97,7 +98,7 @@ def test_counts_are_those_of_images_that_were_looked_at():
 
 def test_a_step_may_be_empty_or_say_nothing():
     ledger = learned({1: [(0, (1, 0, -1))]})
-    empty = ledger.with_step(2, PRINTS[[]], DESCRIBED[[]], np.empty((0, 3), np.int8), expand)
+    empty = ledger.with_step(2, PRINTS[[]], np.empty((0, 3), np.int8), in_memory(DESCRIBED))
     assert_is(empty.without_step(1), {}, names=("c",))
     silent = with_step(ledger, 2, [(1, (-1, -1, -1))])
     assert_is(silent, {1: [(0, (1, 0, -1))], 2: [(1, (-1, -1, -1))]})
@@ -295,7 +296,7 @@ def test_only_the_newest_steps_have_a_matrix_of_their_own_and_can_be_taken_back(
 def test_the_number_of_matrices_has_a_bound():
     ledger, image = Ledger(WIDTH).with_classes(("a",)), torch.ones(1, WIDTH - 1).double()
     for number in range(1, 2 * ledger_module.OWN):
-        ledger = ledger.with_step(number, np.array([number]), number * image, np.ones((1, 1), np.int8), expand)
+        ledger = ledger.with_step(number, np.array([number]), np.ones((1, 1), np.int8), in_memory(number * image))
         assert len(ledger.grams) == min(number, ledger_module.OWN + 1)
     assert ledger.images == ledger.sums().images == 2 * ledger_module.OWN - 1
 
@@ -309,7 +310,7 @@ def test_labels_of_some_images_are_theirs_in_any_order():
 def test_images_that_are_not_remembered_count_again():
     labels = np.array([[1, 0, -1]] * IMAGES, np.int8)
     ledger = learned({1: BOTH})
-    twice = ledger.with_images(DESCRIBED, labels, expand).with_images(DESCRIBED[:3], labels[:3], expand)
+    twice = with_images(with_images(ledger, DESCRIBED, labels), DESCRIBED[:3], labels[:3])
     assert not twice.remembers
     assert twice.sums().images == 2 + IMAGES + 3
     assert twice.counts().images.tolist() == [IMAGES + 5] * 3
@@ -318,10 +319,7 @@ def test_images_that_are_not_remembered_count_again():
     assert left.classes == NAMES  # who said what about the others is not known
     torch.testing.assert_close(
         left.sums().cross,
-        Ledger(WIDTH)
-        .with_classes(NAMES)
-        .with_images(DESCRIBED, labels, expand)
-        .with_images(DESCRIBED[:3], labels[:3], expand)
+        with_images(with_images(Ledger(WIDTH).with_classes(NAMES), DESCRIBED, labels), DESCRIBED[:3], labels[:3])
         .sums()
         .cross,
     )
@@ -336,9 +334,9 @@ def test_three_hundred_sessions_of_one_class_equal_one_session_of_all():
     step, sizes = Ledger(width), set()
     for place in range(count):
         part = slice(4 * place, 4 * place + 4)
-        step = step.with_classes(names[: place + 1]).with_images(z[part], y[part, : place + 1], expand)
+        step = with_images(step.with_classes(names[: place + 1]), z[part], y[part, : place + 1])
         sizes.add((len(step.groups), step.grams[0].numel(), len(step.fingerprints)))
-    batch = Ledger(width).with_classes(names).with_images(z, y, expand)
+    batch = with_images(Ledger(width).with_classes(names), z, y)
     one, other = (choose_ridge(ledger.sums(), names) for ledger in (step, batch))
     assert one.ridge == pytest.approx(other.ridge, rel=1e-12)
     torch.testing.assert_close(one.weights, other.weights, rtol=0, atol=1e-8)

@@ -12,7 +12,19 @@ from mlcil.models import ledger as ledger_module
 from mlcil.models import merging
 from mlcil.models.ledger import Ledger
 
-from .images import DESCRIBED, IMAGES, LABELS, NAMES, TRUTH, WIDTH, assert_counts_as, assert_is, expand, known, learned
+from .images import (
+    DESCRIBED,
+    IMAGES,
+    LABELS,
+    NAMES,
+    TRUTH,
+    WIDTH,
+    assert_counts_as,
+    assert_is,
+    known,
+    learned,
+    with_images,
+)
 
 LIBRARY, OURS, THEIRS = range(4), range(4, 6), range(6, IMAGES)
 
@@ -151,7 +163,7 @@ def test_other_features_and_images_without_fingerprints_are_refused():
         merged(first, replace(first, features="other"))
     with pytest.raises(UserError, match="do not have the same features"):
         merged(first, Ledger(WIDTH + 1, "same"))
-    forgetful = first.with_images(DESCRIBED[:1], np.ones((1, 3), np.int8), expand)
+    forgetful = with_images(first, DESCRIBED[:1], np.ones((1, 3), np.int8))
     for pair in ((first, forgetful), (forgetful, first)):
         with pytest.raises(UserError, match="does not remember"):
             merged(*pair)

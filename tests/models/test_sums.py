@@ -1,5 +1,7 @@
 """The sums of a closed-form learner: over any portions of images, added and taken away."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlcil.models import sums as module
-from mlcil.models.sums import Sums
+from mlcil.models.sums import DescribedImages, Sums
 
 WIDTH = 4
 
@@ -62,3 +64,30 @@ def test_columns_in_another_order_and_of_nothing():
     expected = np.stack([present[:, 2], np.zeros(9, bool), present[:, 0]], 1)
     assert_same(found, Sums.of(described, expected, expand, WIDTH))
     assert found.with_columns([]).cross.shape == (WIDTH, 0)
+
+
+def test_shards_are_summed_one_after_another_here_or_elsewhere(monkeypatch):
+    monkeypatch.setattr(module, "SHARD", 5)
+    described, present = made(0, images=17)
+    chosen, seen = np.random.default_rng(0).permutation(17), []
+
+    def describe(places):
+        seen.append(len(places))
+        return described[places]
+
+    here = DescribedImages(describe, expand, 4)
+    found = here.sums(chosen, present[chosen])
+    assert seen == [5, 5, 5, 2]  # never more in memory
+    assert_same(found, Sums.of(described, present, expand, 4))
+    expected = Sums.empty(4, 2)
+    for start in range(0, 17, 5):
+        part = chosen[start : start + 5]
+        expected = expected + Sums.of(described[part], present[part], expand, 4)
+
+    def elsewhere(shards, values):
+        return (Sums.of(described[shard], one, expand, 4) for shard, one in zip(shards, values, strict=True))
+
+    for images in (here, replace(here, spread=elsewhere)):
+        again = images.sums(chosen, present[chosen])
+        assert torch.equal(again.gram, expected.gram)
+        assert torch.equal(again.cross, expected.cross)

@@ -1,7 +1,6 @@
 """The figures of an evaluation against scikit-learn and literal loops, and what counts as a photo of a table."""
 
 import csv
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 
 from mlcil.core.errors import UserError
 from mlcil.data.digits import CLASSES
+from mlcil.serving import predicting
 from mlcil.serving.changing import rename
 from mlcil.serving.evaluating import Evaluation, label_results, overall_figures
 from mlcil.serving.predicting import score_readable
@@ -200,7 +200,7 @@ def test_photos_that_cannot_be_read_are_named_and_left_out(tagger, table, digit_
     assert found.photos == tuple(str(digit_tables / f"{number}.png") for number in (140, 141))
     assert [line.split(": ")[1] for line in found.bad] == ["missing", "truncated"]
     assert found.labels.tolist() == [[1, 0], [0, 1]]
-    assert np.array_equal(found.scores, tagger.scores(found.photos))
+    assert np.allclose(found.scores, tagger.scores(found.photos), atol=1e-6)
 
 
 def test_without_a_photo_nothing_is_measured(tagger, table):
@@ -224,13 +224,12 @@ def test_rows_make_a_table_and_the_evaluation_says_what_it_is(found):
     assert repr(found).startswith("Evaluation of 2 labels on 60 photos of c.csv: mAP ")
 
 
-def test_photos_are_scored_in_batches_and_those_that_cannot_be_read_skipped(tagger, known):
-    settings = replace(tagger.config.settings, batch_size=4)
-    small = replace(tagger, config=replace(tagger.config, settings=settings))
+def test_photos_are_scored_in_batches_and_those_that_cannot_be_read_skipped(tagger, known, monkeypatch):
+    monkeypatch.setattr(predicting, "TOGETHER", 4)
     paths = [path for path, _ in known[:10]]
     broken = [*paths[:4], "nowhere/1.png", "nowhere/2.png", "nowhere/3.png", "nowhere/4.png", *paths[4:], "gone.png"]
     progress = []
-    places, scores, bad = score_readable(small, broken, lambda *counts: progress.append(counts))
+    places, scores, bad = score_readable(tagger, broken, lambda *counts: progress.append(counts))
     assert [broken[place] for place in places] == paths
     assert len(bad) == 5
     assert np.allclose(scores, tagger.scores(paths), atol=1e-6)

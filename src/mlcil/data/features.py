@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -211,6 +212,52 @@ class _Filler:
     def __call__(self, pixels: DecodedPixels) -> dict[int, str]:
         source = _Features(self.stem, pixels, self.views)
         return CachedRows(self.stem.cache, self.shelf, source, {}).write_absent()
+
+
+Payload = TypeVar("Payload")
+Outcome = TypeVar("Outcome")
+ShardWork = Callable[[FeatureFeed, Payload], Outcome]
+"""Does something with the features of some images, whose rows are 0 to n - 1, and with what belongs to them."""
+
+
+def over_shards(
+    features: CachedRows,
+    pool: Pool,
+    work: ShardWork[Payload, Outcome],
+    shards: Sequence[NDArray[np.int64]],
+    payloads: Sequence[Payload],
+) -> Iterator[Outcome] | None:
+    """Let the processes of a pool work on shards of features, rows (n,) each; yields the outcomes in their order.
+
+    None where the images are in memory only, and not in files that every process can read.
+    """
+    source = features.source
+    if not (isinstance(source, _Features) and isinstance(source.pixels, DecodedPixels)):
+        return None
+    make = partial(_ShardWorker, source.stem, source.views, features.shelf, work)
+    parts = [source.pixels.part(rows.tolist()) for rows in shards]
+    return _in_order(pool.map(make, list(zip(parts, payloads, strict=True))))
+
+
+class _ShardWorker:
+    """Does the work on a shard in a process of its own."""
+
+    def __init__(self, stem: KeptStem, views: Views, shelf: Shelf, work: ShardWork[Any, Any]) -> None:
+        self.stem, self.views, self.shelf, self.work = stem, views, shelf, work
+
+    def __call__(self, item: tuple[DecodedPixels, Any]) -> Any:
+        pixels, payload = item
+        rows = CachedRows(self.stem.cache, self.shelf, _Features(self.stem, pixels, self.views), {})
+        return self.work(FeatureFeed(rows, self.stem.device), payload)
+
+
+def _in_order(found: Iterator[tuple[int, Outcome]]) -> Iterator[Outcome]:
+    waiting, place = dict[int, Outcome](), 0
+    for done, outcome in found:
+        waiting[done] = outcome
+        while place in waiting:
+            yield waiting.pop(place)
+            place += 1
 
 
 def _spread(

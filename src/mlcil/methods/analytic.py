@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from ..models.ledger import Ledger
 from ..models.merging import check_same_features
 from ..models.ridge import Solution, choose_ridge, solve, weights_at
 from ..models.score_model import ScoreModel, score_model
-from ..models.sums import Sums
+from ..models.sums import SHARD, DescribedImages, Sums
 from ..models.tagger import AttentionShape
 from .base import Inference, Method, MethodConfig, Task
+from .shard_sums import SumShard, read_sums
 
 MATCHED = 1000  # images on which window scores are brought to the scale of whole images
 
@@ -63,6 +65,13 @@ class AnalyticConfig(MethodConfig):
     heads: int = option(8, "number of attention heads with base attention", low=1, paper="KRT, section 4.1")
 
 
+class HeldOut(NamedTuple):
+    """Images of a session, all of them or as many as a shard has, each scored by a solution without it."""
+
+    places: NDArray[np.int64]  # (n,) of them among the session's images, ascending
+    scores: NDArray[np.float64]  # (n, K) probabilities; NaN where no image was left for a solution
+
+
 class Analytic(Method):
     """Learns each session in one pass over its images and forgets nothing, because it keeps the sums over all images.
 
@@ -72,7 +81,7 @@ class Analytic(Method):
         scores: what the scores of whole images mean.
         folds: into how many parts the images of a session are divided to score each part by a solution without it; 0
             for no such scores.
-        out_of_fold: (N, K) these probabilities for the N images of the last session, float64, or None.
+        held_out: these scores for images of the last session, or None.
     """
 
     name = "analytic"
@@ -92,7 +101,7 @@ class Analytic(Method):
         super().__init__(config, backbone, task, budget)
         self.ledger = Ledger(self.tagger.width)
         self.folds = 0
-        self.out_of_fold: NDArray[np.float64] | None = None
+        self.held_out: HeldOut | None = None
         self.solution: Solution | None = None
         self.scores = ScoreModel.empty()
         self._ridge: float | None = None  # of the last solution
@@ -121,20 +130,20 @@ class Analytic(Method):
         super().after_session(session, infer)
         tagger = self.tagger
         tagger.backbone.stop_training()
-        described = torch.from_numpy(infer(tagger.describe, session.indices))  # (N, p)
+        order = np.argsort(session.fingerprints, kind="stable")  # so that the order of a table does not matter
         if not self.ledger.features:
             if self.config.expansion:
-                tagger.standardise(described)
+                tagger.standardise(self._describe(session, infer, order[:SHARD]))
             self.ledger = Ledger(tagger.width, tagger.fingerprint())
         elif self.ledger.features != tagger.fingerprint():
             raise UserError(
                 "the features are not those of earlier sessions: the backbone, its weights or what computes it "
                 "(--set runtime=torch or onnx) has changed, and sums of different features cannot be brought together"
             )
-        self._solve(self._with_session(described, session))
+        self._solve(self._with_session(session, infer, order))
         self._match_windows(session, infer)
         self._set_scores()
-        self.out_of_fold = self._cross_validate(described, session) if self.folds else None
+        self.held_out = self._cross_validate(session, infer, np.sort(order[:SHARD])) if self.folds else None
 
     def relearn(self, ledger: Ledger) -> None:
         """Solve for another ledger of the same features: with fewer steps or classes, or of two learners together.
@@ -181,15 +190,30 @@ class Analytic(Method):
         found = {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
         return found | {"remember": self.config.remember, "images": round(self.ledger.images)}
 
-    def _with_session(self, described: Tensor, session: Session) -> Ledger:
-        """The ledger with a session's images, described by (N, p)."""
+    def _with_session(self, session: Session, infer: Inference, order: NDArray[np.int64]) -> Ledger:
+        """The ledger with a session's images, summed over in an order (N,)."""
         ledger = self.ledger.with_classes(session.classes)
+        images = DescribedImages(
+            partial(self._describe, session, infer), self._expand, ledger.width, partial(self._spread, session, infer)
+        )
         if self.config.remember == "fingerprints":
             number = max(session.number, 1 + max(ledger.numbers, default=0))  # another learner may have been merged in
-            return ledger.with_step(number, session.fingerprints, described, session.labels, self._expand)
+            return ledger.with_step(number, session.fingerprints, session.labels, images)
         # An image that arrives with every session shows no class, and an earlier session has added it already.
-        is_new = ~session.is_back
-        return ledger.with_images(described[is_new], session.labels[is_new], self._expand)
+        new = order[~session.is_back[order]]
+        return ledger.with_images(new, session.labels[new], images)
+
+    def _describe(self, session: Session, infer: Inference, places: NDArray[np.int64]) -> Tensor:
+        """(n,) places among a session's images -> (n, p)."""
+        return torch.from_numpy(infer(self.tagger.describe, session.indices[places]))
+
+    def _spread(
+        self, session: Session, infer: Inference, shards: Sequence[NDArray[np.int64]], values: Sequence[NDArray[Any]]
+    ) -> Iterator[Sums] | None:
+        """See `models.sums.SumShards`."""
+        work, rows = SumShard(self.tagger, self.tagger.fingerprint()), [session.indices[one] for one in shards]
+        files = infer.spread(work, rows, [np.ascontiguousarray(one, np.int8) for one in values])
+        return None if files is None else (read_sums(file, self.tagger.width, values[0].shape[1]) for file in files)
 
     def _expand(self, described: Tensor) -> Tensor:
         return self.tagger.expand(described.to(self.tagger.mean))
@@ -233,28 +257,29 @@ class Analytic(Method):
         slope, offset = self.scores.slope * self._stretch, self.scores.slope * self._shift + self.scores.offset
         self.tagger.set_solution(self.solution.weights, slope, offset)
 
-    def _cross_validate(self, described: Tensor, session: Session) -> NDArray[np.float64]:
-        """(N, K) probabilities of the session's images, each by a solution without it; NaN where no image is left."""
+    def _cross_validate(self, session: Session, infer: Inference, places: NDArray[np.int64]) -> HeldOut:
+        """Score images at these places (n,) of the session by solutions without them."""
         assert self._ridge is not None
-        sums, present = self.ledger.sums(), self._present_now(session)
-        fold = session.fingerprints.astype(np.uint64) % np.uint64(self.folds)
+        described, prints = self._describe(session, infer, places), session.fingerprints[places]
+        sums, present = self.ledger.sums(), self._present_now(session, places)
+        fold = prints.astype(np.uint64) % np.uint64(self.folds)
         counted = np.ones(len(fold), bool)
         if self.config.remember == "fingerprints":  # an image that the session has twice counts once
             counted[:] = False
-            counted[np.unique(session.fingerprints, return_index=True)[1]] = True
+            counted[np.unique(prints, return_index=True)[1]] = True
         found = torch.full((len(described), len(self.ledger.classes)), np.nan, dtype=torch.float64)
         for number in np.unique(fold):
             chosen, own = fold == number, counted & (fold == number)
             if own.sum() < sums.images:
                 rest = sums - Sums.of(described[own], present[own], self._expand, self.ledger.width)
                 found[chosen] = self._expand(described[chosen]).double() @ weights_at(rest, self._ridge)
-        return self.probabilities(found)
+        return HeldOut(places, self.probabilities(found))
 
-    def _present_now(self, session: Session) -> NDArray[np.bool_]:
-        """(N, K), which classes the session's images count as showing."""
+    def _present_now(self, session: Session, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n, K), which classes the images at these places of the session count as showing."""
         if self.config.remember == "none":
-            return np.asarray(session.labels == PRESENT)
-        return np.asarray(self.ledger.labels_now(self.ledger.find(session.fingerprints)) == PRESENT)
+            return np.asarray(session.labels[places] == PRESENT)
+        return np.asarray(self.ledger.labels_now(self.ledger.find(session.fingerprints[places])) == PRESENT)
 
 
 def _check_some(names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.config import option
 from ..core.state import State, load_state_of, part_of, prefixed, state_of
+from ..data.features import Outcome, Payload, ShardWork
 from ..data.loading import Batch
 from ..data.protocol import Session
 from ..losses.asymmetric import asymmetric_loss
@@ -67,6 +68,15 @@ class Inference(Protocol):
 
     def total(self, function: Callable[[Batch], Tensor], chosen: TrainingSet) -> Tensor:
         """The sum over batches of a function of a batch, which may use gradients, -> a tensor of any one shape."""
+        ...
+
+    def spread(
+        self, work: ShardWork[Payload, Outcome], shards: Sequence[NDArray[np.int64]], payloads: Sequence[Payload]
+    ) -> Iterator[Outcome] | None:
+        """Let other processes work on the kept features of shards, which are rows (n,) of the training set.
+
+        Yields the outcomes in the order of the shards; None where there are no such processes or features.
+        """
         ...
 
 

@@ -26,7 +26,7 @@ from ..core.errors import UserError, unknown_name
 from ..core.words import listed
 from ..data.images import PRESENT, UNKNOWN
 from .statements import Columns, Counts, Statement, counts_of, each_once, labels_of
-from .sums import Expand, Sums
+from .sums import SummedImages, Sums
 
 SEVERAL, FORGOTTEN = 0, -1  # groups of images that several steps have brought, and that are not remembered
 OWN = 32  # newest steps with a matrix of their own: more than anyone takes back, and memory for no more matrices
@@ -151,14 +151,14 @@ class Ledger:
         )
         return replace(self, classes=classes, stated=tuple(stated))
 
-    def with_images(self, described: Tensor, labels: NDArray[np.int8], expand: Expand) -> Ledger:
+    def with_images(self, chosen: NDArray[np.int64], labels: NDArray[np.int8], images: SummedImages) -> Ledger:
         """With images that are not remembered: one that comes back counts again.
 
         Arguments:
-            described: (n, p), what `expand` makes features of.
+            chosen: (n,) places of these among the images.
             labels: int8 (n, K); what is unknown counts as absent.
         """
-        added = Sums.of(described, labels == PRESENT, expand, self.width)
+        added = images.sums(chosen, labels == PRESENT)
         grams = self.by_group()
         grams[FORGOTTEN] = grams[FORGOTTEN] + added.gram if FORGOTTEN in grams else added.gram
         forgotten = added.cross if self.forgotten is None else self.forgotten + added.cross
@@ -168,21 +168,20 @@ class Ledger:
         self,
         number: int,
         fingerprints: NDArray[np.int64],
-        described: Tensor,
         labels: NDArray[np.int8],
-        expand: Expand,
+        images: SummedImages,
     ) -> Ledger:
         """With one more step; an image that comes back adds what is new about it, and nothing else.
 
         Arguments:
             number: of the step, above those of all others.
             fingerprints: (n,) of its images; one that stands there twice counts once, with the labels of both.
-            described: (n, p), what `expand` makes features of.
             labels: int8 (n, K); unknown says nothing, and anything else replaces what was said before.
+            images: the n images, to be summed over in the order of their fingerprints.
         """
         if number <= (last := max(self.numbers, default=0)):
             raise UserError(f"step {number} cannot be learned after step {last}; its number must be higher")
-        fingerprints, described, labels = each_once(fingerprints, described, labels)
+        fingerprints, places, labels = each_once(fingerprints, labels)
         rows, placed = self.placed(fingerprints)
         before = placed.labels_now(rows)
         now = np.where(labels == UNKNOWN, before, labels)
@@ -193,7 +192,7 @@ class Ledger:
         grams, group_of = self.by_group(), placed.group_of.copy()
         for group in np.unique(group_of[rows]):
             chosen = np.flatnonzero(group_of[rows] == group)
-            sums = Sums.of(described[chosen], changes[chosen], expand, self.width)
+            sums = images.sums(places[chosen], changes[chosen])
             cross = cross + sums.cross
             if group == SEVERAL:
                 continue

@@ -77,12 +77,15 @@ def counts_of(statements: Sequence[Statement], total: int, columns: Columns) -> 
 
 
 def each_once(
-    fingerprints: NDArray[np.int64], described: Tensor, labels: NDArray[np.int8]
-) -> tuple[NDArray[np.int64], Tensor, NDArray[np.int8]]:
-    """Every image of a step once, with what all of its rows say: present before absent before unknown."""
+    fingerprints: NDArray[np.int64], labels: NDArray[np.int8]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
+    """Every image of a step once, by fingerprint, with what all of its rows say: present before absent before unknown.
+
+    Returns:
+        The fingerprints (m,), the first row of each (m,), and its labels (m, K).
+    """
     kept, first, of_row = np.unique(fingerprints, return_index=True, return_inverse=True)
-    if len(kept) == len(fingerprints):
-        return fingerprints, described, labels
     united = labels[first]
-    np.maximum.at(united, of_row, labels)
-    return kept, described[first], united
+    if len(kept) < len(fingerprints):
+        np.maximum.at(united, of_row, labels)
+    return kept, first, united

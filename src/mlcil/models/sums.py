@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 CHUNK = 4096  # images whose features are in memory at once
+SHARD = 16_384  # images that are summed on their own before all sums are added, in order: how they round depends on it
 
 Expand = Callable[[Tensor], Tensor]
 """From what is known of images, (n, p), to their features (n, d), the last of which is 1."""
@@ -46,11 +48,12 @@ class Sums:
         gram = torch.zeros(width, width).double()
         cross = torch.zeros(width, values.shape[1]).double()
         labels = torch.from_numpy(np.ascontiguousarray(values))
-        for start in range(0, len(described), CHUNK):
-            part = slice(start, start + CHUNK)
-            z = expand(described[part]).cpu().double()  # (c, d)
-            gram += z.T @ z
-            cross += z.T @ labels[part].double()
+        with _one_thread():
+            for start in range(0, len(described), CHUNK):
+                part = slice(start, start + CHUNK)
+                z = expand(described[part]).cpu().double()  # (c, d)
+                gram += z.T @ z
+                cross += z.T @ labels[part].double()
         return cls(torch.cat([gram[row, : row + 1] for row in range(width)]), cross)
 
     def __add__(self, other: Sums) -> Sums:
@@ -92,3 +95,60 @@ class Sums:
         kept = [place for place, column in enumerate(source) if column is not None]
         cross[:, kept] = self.cross[:, [column for column in source if column is not None]]
         return Sums(self.gram, cross)
+
+
+class SummedImages(Protocol):
+    """Images that can be summed over, however many there are."""
+
+    def sums(self, chosen: NDArray[np.int64], values: NDArray[Any]) -> Sums:
+        """The sums over some of them.
+
+        Arguments:
+            chosen: (n,) places among the images; the sums depend on their order in the last bits.
+            values: (n, K), see `Sums.of`.
+        """
+        ...
+
+
+SumShards = Callable[[Sequence[NDArray[np.int64]], Sequence[NDArray[Any]]], "Iterator[Sums] | None"]
+"""Lets other processes sum over shards, the places (n,) and values (n, K) of each; None where there are no others."""
+
+
+@dataclass(frozen=True)
+class DescribedImages:
+    """Images of which something is known, of one shard at a time.
+
+    Attributes:
+        describe: from places (n,) to what is known of these images, (n, p).
+        expand: makes features of it.
+        width: d, the number of features.
+        spread: who sums over several shards instead of this process.
+    """
+
+    describe: Callable[[NDArray[np.int64]], Tensor]
+    expand: Expand
+    width: int
+    spread: SumShards = lambda shards, values: None
+
+    def sums(self, chosen: NDArray[np.int64], values: NDArray[Any]) -> Sums:
+        """See `SummedImages`."""
+        parts = [slice(start, start + SHARD) for start in range(0, len(chosen), SHARD)]
+        shards, their_values = [chosen[part] for part in parts], [values[part] for part in parts]
+        found = self.spread(shards, their_values) if len(shards) > 1 else None
+        if found is None:
+            found = (
+                Sums.of(self.describe(shard), one, self.expand, self.width)
+                for shard, one in zip(shards, their_values, strict=True)
+            )
+        return sum(found, Sums.empty(self.width, values.shape[1]))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let products round the same way on every machine: several threads may divide a sum among them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

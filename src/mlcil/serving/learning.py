@@ -288,9 +288,10 @@ class _Lesson:
         if len(step.test.rows):
             words = f"{counted(len(step.test.rows), 'photo')} of {Path(self.settings.data).name} set aside"
             scores, labels = self._score(tagger, step.test, fabric), step.test.images.labels
-        elif isinstance(method, Analytic) and method.out_of_fold is not None:
-            words = f"{counted(len(session.labels), 'photo')} of {Path(self.settings.data).name}, cross-validated"
-            scores, labels = method.out_of_fold, session.labels
+        elif isinstance(method, Analytic) and method.held_out is not None:
+            places, scores = method.held_out
+            labels = session.labels[places]
+            words = f"{counted(len(places), 'photo')} of {Path(self.settings.data).name}, cross-validated"
         else:
             return tagger, ""
         return tagger.with_label_facts(measured(tagger, scores, labels, words)), words
@@ -311,13 +312,16 @@ class _Lesson:
         if self.before is None:
             return None
         ledger, method = self._ledger(), after.method
-        known = np.full(len(session.indices), -1) if ledger is None else ledger.find(session.fingerprints)
-        is_new = known < 0
-        photos = replace(step.train, rows=session.indices[is_new])
+        held_out = method.held_out if isinstance(method, Analytic) else None
+        places = np.arange(len(session.indices)) if held_out is None else held_out.places
+        if ledger is not None:
+            places = places[ledger.find(session.fingerprints[places]) < 0]
+        photos = replace(step.train, rows=session.indices[places])
         old = self._score(self.before, photos, fabric)
-        if isinstance(method, Analytic) and method.out_of_fold is not None:
-            return NewPhotos(old, method.out_of_fold[is_new], session.labels[is_new])
-        return NewPhotos(old, self._score(after, photos, fabric), session.labels[is_new])
+        if held_out is None:
+            return NewPhotos(old, self._score(after, photos, fabric), session.labels[places])
+        scores = held_out.scores[np.searchsorted(held_out.places, places)]
+        return NewPhotos(old, scores, session.labels[places])
 
     def _changes(self, after: Tagger, new: NewPhotos | None, check: Photos | None, fabric: Fabric) -> list[LabelChange]:
         if self.before is None or new is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
+from ..core.pools import Pool
 from ..core.progress import Show
-from ..data.features import Feed
+from ..data.features import FeatureFeed, Feed, Outcome, Payload, ShardWork, over_shards
 from ..data.loading import Batch, shard
 from ..methods.base import TrainingSet
 
@@ -91,6 +92,7 @@ class TrainingInference:
 
     Arguments:
         show: from what is done in words to what shows how far it is.
+        pool: further processes for what can be done in shards, if there are any.
     """
 
     def __init__(
@@ -100,9 +102,10 @@ class TrainingInference:
         loader: Feed,
         batch_size: int,
         show: Callable[[str], Show] = lambda what: lambda done, total: None,
+        pool: Callable[[], Pool | None] = lambda: None,
     ) -> None:
         self.model, self.fabric, self.loader, self.batch_size = model, fabric, loader, batch_size
-        self._show = show
+        self._show, self._pool = show, pool
 
     def __call__(self, function: Callable[[Tensor], Tensor], rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The values of a function of images (B, 3, H, W) -> (B, ...) on rows (n,), (n, ...)."""
@@ -124,6 +127,14 @@ class TrainingInference:
             show(min(number * self.batch_size, len(places)), len(places))
         self.model.train(was_training)
         return self.fabric.all_reduce(total, reduce_op="sum")  # type: ignore[return-value]
+
+    def spread(
+        self, work: ShardWork[Payload, Outcome], shards: Sequence[NDArray[np.int64]], payloads: Sequence[Payload]
+    ) -> Iterator[Outcome] | None:
+        """Let other processes work on the kept features of shards; see `methods.base.Inference`."""
+        if not isinstance(self.loader, FeatureFeed) or self.fabric.world_size > 1 or (pool := self._pool()) is None:
+            return None
+        return over_shards(self.loader.features, pool, work, shards, payloads)
 
 
 def gather_rows(rows: Tensor, fabric: Fabric) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from ..core.pools import make_pool
 from ..core.randomness import Stream, derive_seed
 from ..core.state import State, part_of, prefixed
 from ..data.features import Feed
@@ -81,7 +83,8 @@ class Learner:
     ) -> None:
         self.method, self.settings, self.fabric, self.feed = method, settings, fabric, feed
         self.folder, self.reporter, self.data = folder, reporter, data
-        self.infer = TrainingInference(method.tagger, fabric, feed, settings.batch_size, reporter.images)
+        pool = partial(make_pool, settings.engine, settings.jobs, settings.threads or 1)
+        self.infer = TrainingInference(method.tagger, fabric, feed, settings.batch_size, reporter.images, pool)
         is_writer = settings.tensorboard and fabric.global_rank == 0
         self.scalars = ScalarLog(folder.path if is_writer else None)
         self._base: str | None = None  # the name of the first session among shared ones
