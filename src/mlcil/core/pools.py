@@ -11,19 +11,20 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait as wait_for
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from .errors import UserError, unknown_name
 
 ENGINES = ("local", "ray")
-ATTEMPTS = 3  # times that an item may be under way when a process is lost, before it is held to be the reason
-AHEAD = 2  # items that each process has to do or is doing
+ATTEMPTS = 3  # times that the process of an item may die before the item is held to be the reason
 
 NO_RAY = UserError("--engine ray needs Ray; install mlcil with its extra: pip install 'mlcil[ray]'")
 
@@ -67,30 +68,93 @@ class LocalPool:
 
     def map(self, make: Make[Item, Outcome], items: Sequence[Item]) -> Iterator[tuple[int, Outcome]]:
         """See `Pool`."""
-        todo, lost = list(range(len(items)))[::-1], Counter[int]()
-        while todo:
-            under_way: dict[Future[Any], int] = {}
-            pool = ProcessPoolExecutor(
-                min(self.jobs, len(todo)), multiprocessing.get_context("spawn"), _begin, (self.threads, make)
-            )
+        with tempfile.NamedTemporaryFile() as file:  # read by all at once; through pipes they would begin in turn
+            file.write(pickle.dumps(make))
+            file.flush()
+            yield from self._map(file.name, items)
+
+    def _map(self, make: str, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        todo, deaths = list(range(len(items)))[::-1], Counter[int]()
+        workers = [_Worker(make, self.threads) for _ in range(min(self.jobs, len(items)))]
+        busy: dict[Any, _Worker] = {}
+        try:
+            while todo or busy:
+                while todo and (idle := [one for one in workers if one.pipe not in busy]):
+                    place = todo.pop()
+                    idle[0].start(place, items[place])
+                    busy[idle[0].pipe] = idle[0]
+                for pipe in wait(list(busy)):
+                    worker = busy.pop(pipe)
+                    try:
+                        outcome = worker.outcome()
+                    except (EOFError, ConnectionResetError):
+                        deaths[worker.place] += 1
+                        if deaths[worker.place] == ATTEMPTS:
+                            raise UserError(
+                                f"the work on one of {len(items)} parts has ended its process {ATTEMPTS} times; there "
+                                f"may be too little memory for {self.jobs} processes, see --jobs"
+                            ) from None
+                        todo.append(worker.place)
+                        worker.close()
+                        workers[workers.index(worker)] = _Worker(make, self.threads)
+                    else:
+                        yield worker.place, outcome
+        finally:
+            for worker in workers:
+                worker.close()
+
+
+class _Worker:
+    """A process that works on one item after another.
+
+    Arguments:
+        make: the file that holds what makes the work.
+    """
+
+    def __init__(self, make: str, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.place = -1
+        self._process = context.Process(target=_serve, args=(theirs, make, threads), daemon=True)
+        self._process.start()
+        theirs.close()  # so that the death of the process ends the pipe
+
+    def start(self, place: int, item: Any) -> None:
+        """Let it work on an item."""
+        self.place = place
+        with suppress(BrokenPipeError):  # it is dead, as `outcome` will find
+            self.pipe.send(item)
+
+    def outcome(self) -> Any:
+        """What became of it; raises what the work has raised, EOFError if the process has died."""
+        is_error, outcome = self.pipe.recv()
+        if is_error:
+            raise outcome
+        return outcome
+
+    def close(self) -> None:
+        """End the process, whatever it is doing: files are written whole or not at all."""
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _serve(pipe: Any, make: str, threads: int) -> None:
+    """What a process does until it is ended or its parent dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the first process ends the others
+    problem, work = None, None
+    try:
+        _set_threads(threads)
+        work = pickle.loads(Path(make).read_bytes())()
+    except Exception as error:
+        problem = error
+    with suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        while True:
+            item = pipe.recv()
             try:
-                while todo or under_way:
-                    while todo and len(under_way) < AHEAD * self.jobs:
-                        under_way[pool.submit(_work, items[todo[-1]])] = todo[-1]
-                        todo.pop()  # not before: a broken pool takes nothing
-                    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                        outcome = future.result()
-                        yield under_way.pop(future), outcome
-            except BrokenProcessPool:
-                lost.update(under_way.values())
-                todo += sorted(under_way.values(), reverse=True)
-                if max(lost.values(), default=ATTEMPTS) >= ATTEMPTS:
-                    raise UserError(
-                        f"processes that do the work were ended {ATTEMPTS} times; there may be too little memory for "
-                        f"{self.jobs} of them, see --jobs"
-                    ) from None
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+                pipe.send((True, problem) if work is None else (False, work(item)))
+            except Exception as error:
+                pipe.send((True, error))
 
 
 class RayPool:
@@ -176,38 +240,7 @@ class _RayWorker:
         return {"place": row["place"], "outcome": pickle.dumps(outcome)}
 
 
-_own: Callable[[Any], Any]  # the work of this process
-
-
-def _begin(threads: int, make: Make[Any, Any]) -> None:
-    """Prepare a process of `LocalPool`."""
-    global _own
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; the first process ends the others
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (wait_for([parent.sentinel]), os._exit(1)), daemon=True).start()
-    try:
-        _set_threads(threads)
-        _own = make()
-    except Exception as error:  # raised here, it would end the process without a word
-        _own = _Failing(error)
-
-
-class _Failing:
-    """Work that cannot be done in this process."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def __call__(self, item: Any) -> Any:
-        raise self.error
-
-
-def _work(item: Any) -> Any:
-    return _own(item)
-
-
 def _set_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # for torch if it is still to be imported, which takes seconds
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
