@@ -136,7 +136,7 @@ def check(
     Arguments:
         data: the data set, such as "labels.csv", a folder of photos, or "coco:PATH".
         protocol, order: classes of each session, as for a run; None for no protocol.
-        images: the folder to which the image paths in a table are relative.
+        images: the folder or URL to which the image paths in a table are relative.
         negatives: "auto", "none" or "labelled", as for a run.
         decode: decode every image, and not only look at its header.
 
@@ -157,7 +157,7 @@ def load(run: str | Path, session: int | None = None) -> Tagger:
     """Load the trained model of a run, or a tagger; neither data nor pretrained weights are needed.
 
     Arguments:
-        run: folder of the run or of the tagger.
+        run: folder of the run or of the tagger, or the URL of a tagger.
         session: of a run, take the model after this session, counted from 1; None for the last one that is finished.
 
     Raises:
@@ -165,7 +165,7 @@ def load(run: str | Path, session: int | None = None) -> Tagger:
     """
     from .serving.loading import load as load_tagger
 
-    return load_tagger(Path(run), session)
+    return load_tagger(run, session)
 
 
 def presets(group: str | None = None) -> dict[str, Preset]:

@@ -208,8 +208,8 @@ def report(
 
 @app.command()
 def explain(
-    run: Annotated[Path, typer.Argument(metavar="TAGGER", help="Folder of a tagger or of a run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    run: Annotated[str, typer.Argument(metavar="TAGGER", help="Folder of a tagger or of a run, or URL of a tagger.")],
+    images: Annotated[list[str], typer.Argument(help="Image files, or URLs of them.")],
     out: Annotated[Path, typer.Option(help="Folder of the drawings.")] = Path("explained"),
     session: Annotated[
         int | None, typer.Option(help="Use the model after this session. [default: the last]", min=1)

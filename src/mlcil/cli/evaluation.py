@@ -19,7 +19,7 @@ from .console import progress, say, to_stderr
 from .tagging import SHOWN, check_free
 
 
-def run_evaluate(source: Path, data: str, images: str | None, out: Path | None, console: Console) -> bool:
+def run_evaluate(source: str, data: str, images: str | None, out: Path | None, console: Console) -> bool:
     """Evaluate a tagger, print the figures and write them to a new folder; returns whether any photo could be read."""
     if out is not None:
         check_free(out)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..core.files import write_json
+from ..core.remote import path_or_url
 from ..reports.attention_maps import Explained, explain_files
 from ..serving.explanation import Explanation
 
@@ -14,8 +15,8 @@ STANDARD_OUTPUT = Path("-")
 
 
 def explain_photos(
-    run: Path,
-    images: list[Path],
+    run: str,
+    images: list[str],
     out: Path,
     session: int | None,
     threshold: float | None,
@@ -31,7 +32,7 @@ def explain_photos(
         UserError: the run cannot be read, or something not written.
     """
     done: list[Explained] = []
-    for one in explain_files(run, images, out, session, threshold, most):
+    for one in explain_files(run, [path_or_url(one) for one in images], out, session, threshold, most):
         if one.explanation is None:
             print(f"mlcil: {one.problem}", file=sys.stderr)
             continue

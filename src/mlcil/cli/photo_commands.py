@@ -15,6 +15,7 @@ from .console import make_console
 from .options import assignments
 
 ENGINE_HELP = "Who looks at the photos: local for processes of this machine, ray for a Ray cluster."
+Source = Annotated[str, typer.Argument(help="Folder of a tagger or of a run, or URL of a tagger.")]
 JOBS_HELP = "Number of processes; with ray, 0 is as many as the cluster has room for."
 
 
@@ -25,7 +26,8 @@ def learn(
     ] = None,
     out: Annotated[Path, typer.Option(help="New folder for the tagger.")] = Path("tagger"),
     source: Annotated[
-        Path | None, typer.Option("--from", help="Tagger that learns more; it stays as it is. [default: a new one]")
+        str | None,
+        typer.Option("--from", metavar="PATH", help="Tagger that learns more; it stays as it is. [default: a new one]"),
     ] = None,
     labels: Annotated[
         str | None, typer.Option(help="Labels of the table to learn, separated by commas. [default: all]")
@@ -41,7 +43,9 @@ def learn(
     weights: Annotated[
         str | None, typer.Option(help="Weights of a new tagger: a file, a timm tag, or none. [default: pretrained]")
     ] = None,
-    images: Annotated[str | None, typer.Option(help="Folder to which the paths in the table are relative.")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="Folder or URL to which the paths in the table are relative.")
+    ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
     jobs: Annotated[int, typer.Option(help=JOBS_HELP, min=0)] = 1,
     set_: Annotated[
@@ -66,8 +70,8 @@ def learn(
 
 
 def predict(
-    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
-    photos: Annotated[list[str], typer.Argument(help="Photos, folders, patterns, or - for a list on standard input.")],
+    tagger: Source,
+    photos: Annotated[list[str], typer.Argument(help="Photos, folders, patterns, URLs, or - to read a list of them.")],
     out: Annotated[Path | None, typer.Option(help="File to write: .csv, .jsonl or .parquet. [default: print]")] = None,
     top: Annotated[int | None, typer.Option(help="Give this many labels to each photo.", min=1)] = None,
     threshold: Annotated[float | None, typer.Option(help="One threshold for all labels.", min=0, max=1)] = None,
@@ -89,23 +93,25 @@ def predict(
     kept = "the same command goes on from there" if out else "nothing is kept; give --out to be able to go on"
     explain_with(lambda: f"interrupted; {kept}")
     from ..core.pools import make_pool
+    from ..serving.photo_lists import list_photos
     from ..serving.predicting import Wish
     from .tagging import remove_sidecars, run_predict, write_sidecars
 
+    paths = list_photos(photos, sys.stdin, has_sidecars=xmp or xmp_remove)
     if xmp_remove:
-        all_done = remove_sidecars(photos, make_console())
+        all_done = remove_sidecars(paths, make_console())
     else:
         if out is None and (engine != "local" or jobs != 1):
             raise UserError("--engine and --jobs need --out, a file for what the processes find")
         wish, console = Wish(top, threshold, precision), make_console()
-        outcomes = run_predict(tagger, photos, wish, out, lambda: make_pool(engine, jobs), console)
+        outcomes = run_predict(tagger, paths, wish, out, lambda: make_pool(engine, jobs), console)
         bad = 0 if xmp else sum(one.error is not None for one in outcomes)
         all_done = write_sidecars(outcomes, adobe_names, console) if xmp else not bad
     if not all_done:
         sys.exit(1)
 
 
-def inspect(tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")]) -> None:
+def inspect(tagger: Source) -> None:
     """Say what a tagger knows, how well, and what it learned from."""
     from .tagging import run_inspect
 
@@ -113,7 +119,7 @@ def inspect(tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or o
 
 
 def forget(
-    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger.")],
+    tagger: Annotated[str, typer.Argument(help="Folder or URL of a tagger.")],
     out: Annotated[Path, typer.Option(help="New folder for the tagger without them.")],
     label: Annotated[list[str] | None, typer.Option(help="Label to forget; may be repeated.")] = None,
     step: Annotated[list[int] | None, typer.Option(help="Step to take back, see `mlcil inspect`.")] = None,
@@ -125,8 +131,8 @@ def forget(
 
 
 def merge(
-    first: Annotated[Path, typer.Argument(help="Folder of a tagger.")],
-    second: Annotated[Path, typer.Argument(help="Folder of another one with the same backbone.")],
+    first: Annotated[str, typer.Argument(help="Folder or URL of a tagger.")],
+    second: Annotated[str, typer.Argument(help="Folder or URL of another one with the same backbone.")],
     out: Annotated[Path, typer.Option(help="New folder for the tagger that knows both.")],
 ) -> None:
     """Write two taggers as one, exactly as if one had learned from all photos."""
@@ -136,7 +142,7 @@ def merge(
 
 
 def thresholds(
-    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    tagger: Source,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="<label=value>", help="Choose a threshold, or auto for the tagger's own."),
@@ -153,7 +159,7 @@ def thresholds(
 
 
 def tagger(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[str, typer.Argument(help="Folder of a run.")],
     out: Annotated[Path, typer.Option(help="New folder for the tagger.")],
     session: Annotated[
         int | None, typer.Option(help="Take the model after this session. [default: the last]", min=1)
@@ -167,12 +173,14 @@ def tagger(
 
 
 def evaluate(
-    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    tagger: Source,
     data: Annotated[str, typer.Argument(metavar="TABLE", help="Photos and their labels; see `mlcil datasets`.")],
     out: Annotated[
         Path | None, typer.Option(help="New folder for the figures and a page that shows mistakes. [default: print]")
     ] = None,
-    images: Annotated[str | None, typer.Option(help="Folder to which the paths in the table are relative.")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="Folder or URL to which the paths in the table are relative.")
+    ] = None,
 ) -> None:
     """Measure how well a tagger does on photos whose labels are known, and show its mistakes.
 
@@ -186,7 +194,7 @@ def evaluate(
 
 
 def export(
-    tagger: Annotated[Path, typer.Argument(help="Folder of a tagger or of a run.")],
+    tagger: Source,
     onnx: Annotated[Path | None, typer.Option(help="ONNX file to write, with a script that uses it beside it.")] = None,
     slim: Annotated[
         Path | None, typer.Option(help="New folder for a tagger without what only further learning needs.")

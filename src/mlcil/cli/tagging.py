@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,14 +13,14 @@ from rich.text import Text
 
 from ..core.errors import UserError
 from ..core.pools import Pool
+from ..core.remote import check_local
 from ..core.words import counted
 from ..data.xmp import BadSidecar
 from ..data.xmp_writing import remove_tags, write_tags
 from ..serving.changing import choose_thresholds, forget_labels, forget_step, merge, rename
 from ..serving.learn_report import LearnReport
 from ..serving.learning import LearnOptions, learn
-from ..serving.photo_lists import list_photos
-from ..serving.predicted_parts import Parts
+from ..serving.predicted_parts import Parts, identity_of
 from ..serving.predicting import Outcome, Wish, tag_photos
 from ..serving.prediction_files import check_format, write_predictions
 from ..serving.records import LabelFacts
@@ -35,7 +32,7 @@ CHANGE = 0.5  # percent points of AP below which a change is not worth a line
 
 
 def run_learn(
-    data: str | None, source: Path | None, out: Path, options: LearnOptions, names: Sequence[str], console: Console
+    data: str | None, source: str | None, out: Path, options: LearnOptions, names: Sequence[str], console: Console
 ) -> None:
     """Start a tagger or let it learn more, and write it to a new folder.
 
@@ -118,7 +115,7 @@ def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str, has_ori
 
 
 def run_predict(
-    source: Path, photos: Sequence[str], wish: Wish, out: Path | None, pool: Callable[[], Pool | None], console: Console
+    source: str, paths: Sequence[str], wish: Wish, out: Path | None, pool: Callable[[], Pool | None], console: Console
 ) -> Iterator[Outcome]:
     """Tag photos and write them to a file, or print them; yields what became of each, in order, as it goes.
 
@@ -127,7 +124,6 @@ def run_predict(
     """
     if out is not None:
         check_format(out)
-    paths = list_photos(photos, sys.stdin)
     tagger = Tagger.load(source)
     tagger.thresholds_for(wish.threshold, wish.precision)  # a wish that cannot be met is said before the work
     if out is None:
@@ -136,7 +132,7 @@ def run_predict(
                 console.print(prediction_line(outcome), soft_wrap=True)
             yield _said(outcome)
         return
-    parts = Parts(out, f"{_identity(source, tagger)} {wish}")
+    parts = Parts(out, f"{identity_of(source, tagger)} {wish}")
     left = parts.left(paths)
     if before := len(paths) - len(left):
         to_stderr(f"going on: {counted(before, 'photo')} of {len(paths)} were tagged before")
@@ -170,9 +166,9 @@ def write_sidecars(outcomes: Iterable[Outcome], adobe_names: bool, console: Cons
     return _each_sidecar(work(), console) and not bad
 
 
-def remove_sidecars(photos: Sequence[str], console: Console) -> bool:
+def remove_sidecars(paths: Sequence[str], console: Console) -> bool:
     """Take what `write_sidecars` wrote out of the sidecars again; returns whether all could be."""
-    return _each_sidecar([(Path(one), remove_tags) for one in list_photos(photos, sys.stdin)], console)
+    return _each_sidecar([(Path(one), remove_tags) for one in paths], console)
 
 
 def _each_sidecar(work: Iterable[tuple[Path, Callable[[Path], bool]]], console: Console) -> bool:
@@ -194,11 +190,11 @@ def prediction_line(outcome: Outcome) -> Text:
     return line.append(", ".join(tags) or "no tag", style="bold" if tags else "dim")
 
 
-def run_inspect(source: Path, console: Console) -> None:
+def run_inspect(source: str, console: Console) -> None:
     """Print what a tagger is, what it knows, and what it learned from."""
     tagger = Tagger.load(source)
     settings = tagger.config.settings
-    say(console, f"{source}: {settings.method} on {settings.backbone}, {tagger.size} pixels, {tagger.weights}")
+    say(console, f"{tagger.path}: {settings.method} on {settings.backbone}, {tagger.size} pixels, {tagger.weights}")
     console.print(label_table(tagger, tagger.labels, counted(len(tagger.labels), "label"), has_origin=True))
     table = Table("step", "when", "photos", "seen before", "from", "new labels", title="what it learned from")
     for step in tagger.steps:
@@ -209,7 +205,7 @@ def run_inspect(source: Path, console: Console) -> None:
     console.print(table)
 
 
-def run_forget(source: Path, labels: Sequence[str], steps: Sequence[int], out: Path, console: Console) -> None:
+def run_forget(source: str, labels: Sequence[str], steps: Sequence[int], out: Path, console: Console) -> None:
     """Write the tagger without some labels or steps."""
     check_free(out)
     if not labels and not steps:
@@ -223,7 +219,7 @@ def run_forget(source: Path, labels: Sequence[str], steps: Sequence[int], out: P
     say(console, f"saved {out}: {counted(len(tagger.labels), 'label')}")
 
 
-def run_merge(first: Path, second: Path, out: Path, console: Console) -> None:
+def run_merge(first: str, second: str, out: Path, console: Console) -> None:
     """Write two taggers as one."""
     check_free(out)
     tagger = merge(Tagger.load(first), Tagger.load(second))
@@ -232,7 +228,7 @@ def run_merge(first: Path, second: Path, out: Path, console: Console) -> None:
 
 
 def run_thresholds(
-    source: Path, given: Sequence[str], precision: float | None, out: Path | None, console: Console
+    source: str, given: Sequence[str], precision: float | None, out: Path | None, console: Console
 ) -> None:
     """Print the thresholds of a tagger, or write it with others."""
     tagger = Tagger.load(source)
@@ -249,7 +245,7 @@ def run_thresholds(
     console.print(table)
 
 
-def run_export(source: Path, onnx: Path | None, slim: Path | None, console: Console) -> None:
+def run_export(source: str, onnx: Path | None, slim: Path | None, console: Console) -> None:
     """Write a tagger as an ONNX model, or without what only further learning needs."""
     if onnx is None and slim is None:
         raise UserError("nothing to write: give --onnx FILE or --slim FOLDER")
@@ -292,16 +288,10 @@ def _needed(tagger: Tagger | None) -> Tagger:
 
 
 def check_free(out: Path) -> None:
-    """Say at once, and not after the work, that a folder is taken."""
+    """Say at once, and not after the work, that a folder is taken or cannot be written."""
+    check_local(out)
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists already; choose another --out, nothing is ever overwritten")
-
-
-def _identity(source: Path, tagger: Tagger) -> str:
-    """What no other tagger has: all its checksums; of a run, its place and when its sessions were finished."""
-    sums = source / "SHA256SUMS"
-    words = sums.read_bytes() if sums.is_file() else os.fsencode(f"{source.resolve()} {tagger.steps}")
-    return hashlib.sha256(words).hexdigest()
 
 
 def _figure(value: float | None) -> str:

@@ -20,3 +20,8 @@ def unknown_name(what: str, got: object, allowed: Iterable[str]) -> UserError:
     near = get_close_matches(str(got), names, n=1)  # a key in YAML may be a number
     hint = f", did you mean {near[0]!r}?" if near else "."
     return UserError(f"unknown {what} {got!r}{hint} Allowed: {', '.join(names)}")
+
+
+def reason_of(error: Exception) -> str:
+    """An exception in one short line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]

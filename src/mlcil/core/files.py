@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
+from .remote import check_local
 
 PARTIAL = ".partial"  # how the name of a file ends while it is being written
 
@@ -26,6 +27,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     Raises:
         UserError: the file system refused (full, read-only, ...). Whatever stood at `path` is untouched.
     """
+    check_local(path)
     partial = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,6 +56,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     Raises:
         UserError: something is at `path` already, or the file system refused; nothing is left behind then.
     """
+    check_local(path)
     if path.exists() or path.is_symlink():
         raise UserError(f"{path} exists already; choose another place, nothing is ever overwritten")
     partial = None

@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
 from ..core.errors import UserError
+from ..core.remote import RemoteError, is_url, read_bytes
 from .colours import to_rgb
 from .truncation import is_cut_short
 
@@ -65,13 +66,15 @@ def resized(image: Image.Image, size: int, box: Box | None = None) -> NDArray[np
 
 
 def read_content(path: str) -> bytes:
-    """The bytes of a file.
+    """The bytes of a file, named by its path or URL.
 
     Raises:
         BadImage: it is missing, a folder, ...
     """
     try:
-        return Path(path).read_bytes()
+        return read_bytes(path) if is_url(path) else Path(path).read_bytes()
+    except RemoteError as error:
+        raise BadImage(path, error.reason) from None
     except FileNotFoundError:
         raise BadImage(path, "missing") from None
     except IsADirectoryError:

@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 
     @staticmethod
     def of(path: str) -> Stamp | None:
-        """The stamp of a file, None if there is none."""
+        """The stamp of a file, None if there is none; what a URL names has none, and so is always read."""
         try:
             status = os.stat(path)
         except (OSError, ValueError):

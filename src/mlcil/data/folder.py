@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import UserError, unknown_name
+from ..core.remote import list_files
 from ..core.words import counted
 from .folder_metadata import metadata_files, read_metadata
 from .images import BY_LABELS, UNKNOWN, Finding, Level
@@ -101,6 +102,19 @@ def find_photos(root: Path, is_pattern: bool) -> list[Path]:
     if not found:
         raise UserError(f"{root} {'matches' if is_pattern else 'has'} no image files (such as .jpg or .png)")
     return sorted(found)
+
+
+def find_photos_at(url: str) -> list[str]:
+    """The URLs of the photos in a folder at a URL and in those below it, or of a pattern, sorted; a file is itself one.
+
+    Raises:
+        UserError: there are none, or it cannot be read.
+    """
+    found = list_files(url, _in_any_case(url) if WILDCARDS & set(url) else None)
+    photos = found if found == [url] else [one for one in found if _is_photo(one.rpartition("/")[2])]
+    if not photos:
+        raise UserError(f"{url} has no image files (such as .jpg or .png)")
+    return photos
 
 
 def _fixed_part(pattern: Path) -> Path:

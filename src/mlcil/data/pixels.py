@@ -17,6 +17,7 @@ from ..core.cache import DiskCache, NoRoomError, Shelf
 from ..core.cached_rows import CachedRows, open_rows
 from ..core.errors import UserError
 from ..core.progress import Show
+from ..core.remote import is_url
 from .contents import Contents, content_digest, pixel_digests
 from .decoding import MEGAPIXELS, BadImage, decode_content, read_content, resized
 from .images import LabelledImages
@@ -216,7 +217,7 @@ def forgetting_changes(contents: Contents) -> Iterator[None]:
 
 def _looked_at(images: LabelledImages, contents: Contents) -> tuple[tuple[bytes, ...], dict[int, str]]:
     """The digest of each file, and row -> one line for those that cannot be used."""
-    if images.digests is not None and contents.index is None:
+    if images.digests is not None and (contents.index is None or any(map(is_url, images.paths))):
         return images.digests, {}  # looking again would take reading them again
     facts = contents.look(images.paths)
     bad = {row: str(BadImage(images.paths[row], one.problem)) for row, one in enumerate(facts) if one.problem}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UserError, unknown_name
+from ..core.remote import is_url, path_or_url
 from .coco import read_coco
 from .contents import Contents
 from .digits import CLASSES, read_digits
@@ -62,7 +63,7 @@ SOURCES = {
             "table:FILE",
             "a spreadsheet with a row per image: .csv, .tsv, .txt, .xlsx, .parquet or .jsonl",
             {
-                "images": "the folder that relative paths start from (default: the table's)",
+                "images": "the folder or URL that relative paths start from (default: the table's)",
                 "path": f"the column of image paths (default: {', '.join(PATH_COLUMNS)})",
                 "labels": f"the column of label lists (default: {', '.join(LABEL_COLUMNS)}; else a column per class)",
                 "separator": f"what separates labels: {', '.join(SEPARATORS)} or a character (default: semicolon)",
@@ -126,6 +127,8 @@ SOURCES = {
 
 
 def _path(text: str) -> Path:
+    if is_url(text):
+        raise UserError(f"{text} is a URL, but only the photos of a table may have one; expected a local path")
     return Path(os.path.expanduser(text))  # leaves the ~ of an unknown user alone
 
 
@@ -137,7 +140,7 @@ _CONVERT: dict[tuple[str, str], tuple[Callable[[str], Any], str]] = {
     **{("digits", name): _WHOLE for name in SOURCES["digits"].options},
     ("table", "test_fraction"): (float, "a number"),
     ("folder", "test_fraction"): (float, "a number"),
-    ("table", "images"): (_path, "a folder"),
+    ("table", "images"): (lambda text: path_or_url(os.path.expanduser(text)), "a folder"),
     ("coco", "images"): (_path, "a folder"),
 }
 

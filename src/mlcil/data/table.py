@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
+from ..core.remote import is_url
 from .images import ABSENT, PRESENT, UNKNOWN, Finding
 from .label_names import SEPARATORS, find_joined, find_look_alikes
 from .listing import Listing
@@ -34,7 +35,7 @@ Labels = tuple[tuple[str, ...], NDArray[np.int8], tuple[Finding, ...]]  # K clas
 
 def read_table(
     file: Path,
-    images: Path | None = None,
+    images: Path | str | None = None,
     path: str | None = None,
     labels: str | None = None,
     split: str | None = None,
@@ -118,7 +119,7 @@ def _find(sheet: Sheet, given: str | None, names: Sequence[str], what: str) -> s
     return next((lower[name] for name in names if name in lower), None)
 
 
-def _paths(sheet: Sheet, column: str, folder: Path) -> tuple[str, ...]:
+def _paths(sheet: Sheet, column: str, folder: Path | str) -> tuple[str, ...]:
     names = sheet.texts(column)
     for row, name in enumerate(names):
         if not name:
@@ -126,7 +127,7 @@ def _paths(sheet: Sheet, column: str, folder: Path) -> tuple[str, ...]:
         if "\0" in name:  # no file can have such a name
             raise sheet.error(row, f"got {name!r} as image path, which has a zero byte")
     base = "" if folder == Path() else str(folder)
-    return tuple(os.path.join(base, _local(base, name)) for name in names)
+    return tuple(name if is_url(name) else os.path.join(base, _local(base, name)) for name in names)
 
 
 def _local(folder: str, name: str) -> str:

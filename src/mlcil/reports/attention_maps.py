@@ -31,7 +31,7 @@ ON_PAGE = 720  # pixels of the longer side of a photo on a report page
 class Explained(NamedTuple):
     """What came of one image file: its explanation and the drawing of it, or why it cannot be read."""
 
-    image: Path
+    image: Path | str
     explanation: Explanation | None
     drawing: Path
     problem: str = ""
@@ -47,8 +47,8 @@ class Explained(NamedTuple):
 
 
 def explain_files(
-    run_path: Path,
-    images: Sequence[Path],
+    run_path: str | Path,
+    images: Sequence[Path | str],
     out: Path,
     session: int | None = None,
     threshold: float | None = None,
@@ -57,6 +57,7 @@ def explain_files(
     """Explain image files one after another and draw each to a PNG. A file that cannot be read stops no other.
 
     Arguments:
+        run_path, images: paths or URLs.
         out: the folder to write to; the drawing of x.jpg is called x-explained.png.
         session: use the model after this session; None for the last one.
         threshold: take tags with at least this score; None for the thresholds stored with the model, or 0.8.
@@ -71,13 +72,13 @@ def explain_files(
     run = load_tagger(run_path, session)
     check_has_maps(run)
     taken: set[str] = set()
-    files = [out / f"{free_name(image.stem, taken)}-explained.png" for image in images]
-    if own := {file.resolve() for file in files} & {image.resolve() for image in images}:
+    files = [out / f"{free_name(Path(image).stem, taken)}-explained.png" for image in images]
+    if own := {file.resolve() for file in files} & {Path(image).resolve() for image in images}:
         raise UserError(f"{own.pop()} is one of the images and would be overwritten; choose another --out")
     return (_explain_file(run, image, file, threshold, most) for image, file in zip(images, files, strict=True))
 
 
-def _explain_file(run: Tagger, image: Path, drawing: Path, threshold: float | None, most: int) -> Explained:
+def _explain_file(run: Tagger, image: Path | str, drawing: Path, threshold: float | None, most: int) -> Explained:
     settings = run.config.settings
     try:
         pixels = decode(str(image), settings.image_size, settings.megapixels)

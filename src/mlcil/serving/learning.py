@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.config import as_dict, identity
-from ..core.errors import UserError
+from ..core.errors import UserError, reason_of
 from ..core.state import State, part_of
 from ..core.words import counted
 from ..data.features import KeptStem
@@ -45,7 +45,7 @@ from .lesson import counted_facts, make_session, work_folder
 from .loading import weights_text
 from .measuring import measured
 from .records import LabelFacts, Step
-from .restoring import reason_of, restored
+from .restoring import restored
 from .starting import start_config
 from .step_data import Photos, StepData, StepLabels, read_check, read_step
 from .tagger import Tagger
@@ -63,7 +63,7 @@ class LearnOptions:
     """How to learn.
 
     Attributes:
-        images: the folder to which the paths in the table are relative; None for the table's own.
+        images: the folder or URL to which the paths in the table are relative; None for the table's own.
         labels: of the table that are to be learned; None for all.
         check: a table with labels that the tagger knew before, to measure what has changed.
         method, backbone, weights: of a new tagger; None for the defaults, see `starting.start_config`.

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import UserError
+from ..core.errors import UserError, reason_of
 from ..core.files import sha256_of
+from ..core.remote import fetched, path_or_url
 from ..core.state import State, part_of
 from ..evaluation.calibration import Calibration
 from ..evaluation.results import SessionResult, session_from_dict
@@ -17,13 +18,16 @@ from ..training.config import RunConfig, make_config, read_config
 from ..training.folder import RunFolder, load_state
 from .measuring import measured
 from .records import LabelFacts, Step
-from .restoring import reason_of, restored
+from .restoring import restored
 from .tagger import Tagger
-from .tagger_files import CONFIG, load_folder
+from .tagger_files import CONFIG, READ, SUMS, load_folder
 
 
-def load(path: Path, session: int | None = None) -> Tagger:
+def load(place: str | Path, session: int | None = None) -> Tagger:
     """Load a tagger; see `Tagger.load`."""
+    path = path_or_url(place)
+    if isinstance(path, str):
+        return _load_url(path, session)
     if not path.exists():
         raise UserError(f"{path} does not exist; expected the folder of a tagger or of a run")
     if (path / CONFIG).is_file():
@@ -33,6 +37,15 @@ def load(path: Path, session: int | None = None) -> Tagger:
     if (path / "config.yaml").is_file():
         return open_run(path, session)
     raise UserError(f"{path} is neither a tagger nor the folder of a run: it has no {CONFIG} and no config.yaml")
+
+
+def _load_url(url: str, session: int | None) -> Tagger:
+    with fetched(url, (*READ, SUMS)) as folder:
+        if not (folder / CONFIG).exists():
+            raise UserError(f"{url} is not a tagger: it has no {CONFIG}; only taggers, and no runs, are read from URLs")
+        if session is not None:
+            raise UserError(f"{url} is a tagger, which has no sessions to choose from; leave out session {session}")
+        return load_folder(folder, url)
 
 
 def open_run(path: Path, session: int | None = None) -> Tagger:

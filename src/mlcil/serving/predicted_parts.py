@@ -18,8 +18,10 @@ from ..core.errors import UserError
 from ..core.files import write_text
 from ..core.pools import Pool
 from ..core.progress import Show
+from ..core.remote import is_url, read_bytes
 from .predicting import Outcome, Wish, as_record, outcome_of, tag_photos
 from .tagger import Tagger
+from .tagger_files import SUMS
 
 PART = 256  # photos of a file; as many may be lost when a command is interrupted
 IDENTITY = "identity"  # name of the file that says whose parts these are
@@ -87,6 +89,17 @@ class Parts:
     def close(self) -> None:
         """Remove the folder: the result is written."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def identity_of(source: str, tagger: Tagger) -> str:
+    """What no other tagger has: all its checksums; of a run, its place and when its sessions were finished."""
+    if is_url(source):
+        words = read_bytes(f"{source.rstrip('/')}/{SUMS}")
+    elif (sums := Path(source, SUMS)).is_file():
+        words = sums.read_bytes()
+    else:
+        words = os.fsencode(f"{Path(source).resolve()} {tagger.steps}")
+    return hashlib.sha256(words).hexdigest()
 
 
 class TagPart:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from ..core.errors import UserError
 from ..core.files import write_atomically
+from ..core.remote import check_local
 from .predicting import Outcome, as_record
 
 FORMATS = (".csv", ".jsonl", ".parquet")
@@ -19,11 +20,12 @@ COLUMNS = ("image", "tag", "score", "probability", "threshold", "error")
 
 
 def check_format(file: Path) -> None:
-    """Make sure that a file's name ends in a format that can be written.
+    """Make sure that a file is local, and that its name ends in a format that can be written.
 
     Raises:
         UserError: it does not, or what is needed to write it is not installed.
     """
+    check_local(file)
     if file.suffix.lower() not in FORMATS:
         raise UserError(f"cannot write predictions to {file}: its name must end in {', '.join(FORMATS)}")
     if file.suffix.lower() == ".parquet":

@@ -41,8 +41,3 @@ def restored(
     if not learns:
         method.tagger.eval().requires_grad_(False)
     return method
-
-
-def reason_of(error: Exception) -> str:
-    """An exception in one short line."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:200]

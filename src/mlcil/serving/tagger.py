@@ -58,7 +58,7 @@ class Tagger:
         calibration: of the K labels, if images were held out for it.
         chosen: thresholds that a person has chosen, by label; they stay whatever is learned.
         weights: where the backbone's pretrained weights came from, in words.
-        path: the folder that it came from, None for one that was never saved.
+        path: the folder or URL that it came from, None for one that was never saved.
         slim: whether it was saved without what further learning needs.
     """
 
@@ -69,7 +69,7 @@ class Tagger:
     calibration: Calibration | None = None
     chosen: dict[str, float] | None = None
     weights: str = ""
-    path: Path | None = None
+    path: Path | str | None = None
     slim: bool = False
 
     @staticmethod
@@ -77,7 +77,7 @@ class Tagger:
         """Load a tagger from its folder, or the model of a run from the folder of the run.
 
         Arguments:
-            path: the folder.
+            path: the folder; of a tagger also its URL, from which it is fetched.
             session: of a run, take the model after this session, counted from 1; None for the last one.
 
         Raises:
@@ -85,7 +85,7 @@ class Tagger:
         """
         from .loading import load
 
-        return load(Path(path), session)
+        return load(path, session)
 
     @staticmethod
     def start(data: str, *, console: Console | None = None, **options: Any) -> Tagger:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.config import as_dict, identity
-from ..core.errors import UserError
+from ..core.errors import UserError, reason_of
 from ..core.files import read_json, sha256_of, write_folder, write_json, write_text
 from ..core.state import State
 from ..evaluation.calibration import Calibration
@@ -25,12 +25,13 @@ from ..training.config import make_config
 from ..training.folder import load_state, save_state
 from .model_card import card, tags_csv
 from .records import LabelFacts, Step
-from .restoring import reason_of, restored
+from .restoring import restored
 from .tagger import Tagger
 
 FORMAT = 1  # raise it when an older version could not read what is written
 CONFIG, MODEL, STATE, PREPROCESSING = "config.json", "model.safetensors", "tagger.safetensors", "preprocessing.json"
 SUMS = "SHA256SUMS"
+READ = (CONFIG, MODEL, STATE, PREPROCESSING)  # the files that make a tagger
 _BACKBONE = "tagger.backbone.net."
 _OWN = ("data", "images", "weights")  # names on one machine: of no use elsewhere, and nobody else's business
 
@@ -58,30 +59,34 @@ def save(tagger: Tagger, path: Path, slim: bool = False) -> Path:
     return path
 
 
-def load_folder(path: Path) -> Tagger:
+def load_folder(path: Path, url: str | None = None) -> Tagger:
     """Read the folder of a tagger.
+
+    Arguments:
+        url: where it was fetched from.
 
     Raises:
         UserError: a file is missing or damaged, or a later version wrote it.
     """
-    _check(path)
+    origin = url or path
+    _check(path, origin)
     config = read_json(path / CONFIG)
     try:
         own = config["mlcil"]
         if own["format"] > FORMAT:
-            raise UserError(f"tagger {path} was written by a later version of mlcil ({own['version']}); update mlcil")
+            raise UserError(f"tagger {origin} was written by a later version of mlcil ({own['version']}); update mlcil")
         tensors = {_BACKBONE + name: value for name, value in load_state(path / MODEL)[0].items()}
         tensors |= load_state(path / STATE)[0]
-        run = make_config({"runtime": "torch"} | own["settings"], where=str(path / CONFIG))
+        run = make_config({"runtime": "torch"} | own["settings"], where=f"{origin}/{CONFIG}")
         calibration = None if own["calibration"] is None else Calibration.from_values(own["calibration"])
         labels = tuple(LabelFacts(**one) for one in own["labels"])
         names = tuple(one.name for one in labels)
         method = restored(run, State(tensors, own["state"]), names, calibration)
         steps = tuple(Step(**{key: _tuple(value) for key, value in one.items()}) for one in own["steps"])
         _take_normalisation(method.tagger.backbone, read_json(path / PREPROCESSING))
-        return Tagger(run, method, labels, steps, calibration, own["chosen"], own["weights"], path, own["slim"])
+        return Tagger(run, method, labels, steps, calibration, own["chosen"], own["weights"], origin, own["slim"])
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        raise UserError(f"tagger {path} is damaged: {reason_of(error)}") from error
+        raise UserError(f"tagger {origin} is damaged: {reason_of(error)}") from error
 
 
 def preprocessing(tagger: Tagger) -> dict[str, Any]:
@@ -153,18 +158,18 @@ def _slim(tagger: Tagger, state: State) -> State:
     return State(tensors, state.values | {"saved": saved})
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, origin: Path | str) -> None:
     """Compare the files that are read with their checksums."""
     listed = path / SUMS
     if not listed.is_file():
-        raise UserError(f"tagger {path} is incomplete: {SUMS} is missing")
+        raise UserError(f"tagger {origin} is incomplete: {SUMS} is missing")
     lines = (line.partition("  ") for line in listed.read_text(errors="replace").splitlines())
     sums = {name: digest for digest, _, name in lines}
-    for name in (CONFIG, MODEL, STATE, PREPROCESSING):
+    for name in READ:
         if not (path / name).is_file():
-            raise UserError(f"tagger {path} is incomplete: {name} is missing")
+            raise UserError(f"tagger {origin} is incomplete: {name} is missing")
         if sha256_of(path / name) != sums.get(name):
-            raise UserError(f"tagger {path} is damaged: {name} does not have the SHA-256 that {SUMS} states")
+            raise UserError(f"tagger {origin} is damaged: {name} does not have the SHA-256 that {SUMS} states")
 
 
 def _take_normalisation(backbone: Backbone, found: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ class RunSettings:
 
     method: str = option("krt", "name of the method, see `mlcil methods`", flag=True)
     data: str = option("digits", "data set, see `mlcil datasets`", flag=True)
-    images: str | None = option(None, "folder to which the image paths in a table are relative", flag=True)
+    images: str | None = option(None, "folder or URL to which the image paths in a table are relative", flag=True)
     protocol: str = option(
         "B0-C2",
         "classes of each session: B<base>-C<step>, joint, or lists of names such as a,b|c,d",
