@@ -131,7 +131,7 @@ def many_sessions(remembers: bool) -> tuple[list[Ratio], dict[str, object]]:
         Ratio(f"{name}, seconds but for columns", flat, at_most=1.5),
         Ratio(f"{name}, seconds", seconds[f"{last}"] / seconds[f"{first}"]),
         Ratio(f"{name}, bytes of matrices", matrices, at_most=(OWN + 1) / first if remembers else 1),
-        Ratio(f"remember {how}: session {last} / {MARKS[1]}, memory of the process", process, at_most=1.5),
+        Ratio(f"remember {how}: session {last} / {MARKS[1]}, memory of the process", process),
         Ratio(f"remember {how}: difference from all images at once", wrong, at_most=1e-9, unit=""),
     ]
     return ratios, {f"remember {how}": {"seconds": seconds, "bytes": sizes, "resident": used}}

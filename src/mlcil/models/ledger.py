@@ -85,9 +85,9 @@ class Ledger:
             sums.gram.add_(gram)
         if self.forgotten is not None:
             sums.cross.add_(self.forgotten)
-        columns = Columns(self.classes)
-        for one in self.statements:
-            sums.cross.index_add_(1, torch.from_numpy(columns.of(one)), one.cross)
+        if self.crosses:
+            places = np.concatenate([*map(Columns(self.classes).of, self.statements)])
+            sums.cross.index_add_(1, torch.from_numpy(places), torch.cat(self.crosses, 1))
         return sums
 
     def counts(self) -> Counts:
