@@ -33,10 +33,10 @@ from mlcil.methods.base import LOSS_SCALE, frozen_copy
 from mlcil.methods.krt import KRT
 from mlcil.methods.pseudo_labels import TOLERANCE
 from mlcil.training.config import RunConfig, make_config
-from mlcil.training.folder import load_state
 from mlcil.training.optimiser import set_rate
 from mlcil.training.prepare import prepare_data, prepare_method, read_data
 from mlcil.training.run import run
+from mlcil.training.states import load_state
 
 CLASSES, EPOCHS, BATCH = 10, 2, 16
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
+
+from mlcil.training.states import load_session
 
 SETTINGS: dict[str, Any] = {
     "data": "digits:train=48,test=40,size=16",
@@ -39,4 +40,4 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 def final_state(folder: Path) -> dict[str, Tensor]:
     """The tensors after the last session."""
-    return load_file(sorted(folder.glob("session-*/state.safetensors"))[-1])
+    return load_session(sorted(folder.glob("session-*/state.safetensors"))[-1])[0]

@@ -10,7 +10,7 @@ import torch
 
 from mlcil.core.errors import UserError
 from mlcil.core.files import read_json, sha256_of, write_atomically, write_bytes, write_json, write_text
-from mlcil.training.folder import load_state, save_state
+from mlcil.training.states import load_state, save_state
 
 # Replaces the checkpoint argv[1] by a larger one, on a system that writes no file beyond 20 kB.
 FULL_DISK = """
@@ -18,7 +18,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from mlcil.core.errors import UserError
-from mlcil.training.folder import save_state
+from mlcil.training.states import save_state
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
     save_state(Path(sys.argv[1]), {"weight": torch.zeros(100_000)}, {"step": 2})

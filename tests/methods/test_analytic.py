@@ -15,9 +15,9 @@ from mlcil.models.merging import merged
 from mlcil.models.ridge import choose_ridge
 from mlcil.testing import TINY
 from mlcil.training.config import make_config
-from mlcil.training.folder import load_state
 from mlcil.training.prepare import prepare_data, read_data
 from mlcil.training.run import run
+from mlcil.training.states import load_state
 
 from ..models.images import least_squares
 

@@ -14,8 +14,8 @@ from mlcil.evaluation.scores import ScoredImages
 from mlcil.serving.records import LabelFacts
 from mlcil.serving.tagger import Tagger
 from mlcil.training.config import make_config
-from mlcil.training.folder import save_state
 from mlcil.training.prepare import prepare_method
+from mlcil.training.states import save_state
 
 DATA = "digits:train=20,test=40,size=32"
 SIZES, CLASSES = (3, 2, 2), tuple("0123456")

@@ -20,8 +20,8 @@ from mlcil.evaluation.scores import load_scores, scores_file
 from mlcil.serving.loading import _take_normalisation, open_run
 from mlcil.serving.tagger import read_images
 from mlcil.training.config import make_config
-from mlcil.training.folder import load_state, save_state
 from mlcil.training.run import run
+from mlcil.training.states import load_state, save_state
 
 from ..tiny import settings
 

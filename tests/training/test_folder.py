@@ -8,7 +8,8 @@ import torch
 from mlcil.core.errors import UserError
 from mlcil.core.files import read_json
 from mlcil.training.config import make_config, read_config
-from mlcil.training.folder import RunFolder, environment, load_state, save_state
+from mlcil.training.folder import RunFolder, environment
+from mlcil.training.states import load_state, save_state
 
 CONFIG = make_config({"epochs": 3})
 

@@ -9,7 +9,6 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from mlcil.models.backbone import Backbone
 from mlcil.models.tagger import AttentionShape, TaggerNet
-from mlcil.training.folder import load_state, save_state
 from mlcil.training.optimiser import (
     WeightAverage,
     load_optimiser_state,
@@ -18,6 +17,7 @@ from mlcil.training.optimiser import (
     optimiser_state,
     set_rate,
 )
+from mlcil.training.states import load_state, save_state
 
 LR, DECAY = 1e-3, 1e-4
 

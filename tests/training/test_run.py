@@ -34,9 +34,9 @@ from mlcil.training import checkpoint_clock, prepare
 from mlcil.training import folder as folder_module
 from mlcil.training import run as run_module
 from mlcil.training.config import make_config
-from mlcil.training.folder import load_state
 from mlcil.training.loop import SessionTraining
 from mlcil.training.run import run
+from mlcil.training.states import load_state
 
 from ..tiny import final_state, outcome, settings
 
@@ -127,7 +127,8 @@ def test_a_run_folder_holds_what_it_should(whole: dict[str, Path]) -> None:
     ]
     assert set(lines[-2]["losses"]) == {"classification", "token"}
     found = sorted(path.name for path in folder.glob("session-*/*"))
-    assert found == ["scores.safetensors"] * 3 + ["state.safetensors"] * 3
+    counts = {"learning.safetensors": 2, "scores.safetensors": 3, "state.safetensors": 3}
+    assert found == [name for name, count in counts.items() for _ in range(count)]
 
 
 def test_test_scores_are_kept_and_give_the_results_again(whole: dict[str, Path]) -> None:
@@ -342,10 +343,10 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
         folder_module.save_state,
     )
 
-    def full(path: Path, tensors: dict[str, torch.Tensor], state: dict[str, object]) -> None:
+    def full(path: Path, *content: Any) -> None:
         if path.parent.name == "session-02" and path.exists():
             raise UserError(f"cannot write {path}: No space left on device")
-        real(path, tensors, state)
+        real(path, *content)
 
     monkeypatch.setattr(folder_module, "save_state", full)
     with pytest.raises(UserError, match="No space left"):

@@ -11,7 +11,7 @@ then a freshly made owner must have one there as well, which tells the type or i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,19 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose name starts with `prefix`, by the rest of their name."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def divided(state: State, names: Sequence[str]) -> tuple[State, State]:
+    """The state of an object in two: without these attributes of its "saved" ones, and what is saved of them alone."""
+    rest = {
+        name: value
+        for name, value in state.tensors.items()
+        if any(name == one or name.startswith(f"{one}.") for one in names)
+    }
+    tensors = {name: value for name, value in state.tensors.items() if name not in rest}
+    saved = {name: value for name, value in state.values["saved"].items() if name not in names}
+    others = {name: value for name, value in state.values["saved"].items() if name in names}
+    return State(tensors, state.values | {"saved": saved}), State(rest, others)
 
 
 def _saved_names(kind: type) -> list[str]:

@@ -26,7 +26,7 @@ from ..core.errors import UserError, unknown_name
 from ..core.words import listed
 from ..data.images import PRESENT, UNKNOWN
 from .statements import Columns, Counts, Statement, counts_of, each_once, labels_of
-from .sums import SummedImages, Sums
+from .sums import SummedImages, Sums, combined
 
 SEVERAL, FORGOTTEN = 0, -1  # groups of images that several steps have brought, and that are not remembered
 OWN = 32  # newest steps with a matrix of their own: more than anyone takes back, and memory for no more matrices
@@ -85,9 +85,9 @@ class Ledger:
             sums.gram.add_(gram)
         if self.forgotten is not None:
             sums.cross.add_(self.forgotten)
-        columns = Columns(self.classes)
-        for one in self.statements:
-            sums.cross.index_add_(1, torch.from_numpy(columns.of(one)), one.cross)
+        if self.crosses:
+            places = np.concatenate([*map(Columns(self.classes).of, self.statements)])
+            sums.cross.index_add_(1, torch.from_numpy(places), torch.cat(self.crosses, 1))
         return sums
 
     def counts(self) -> Counts:
@@ -197,10 +197,10 @@ class Ledger:
             if group == SEVERAL:
                 continue
             target = number if group == FORGOTTEN else SEVERAL  # no image is in the group of the forgotten ones
-            grams[target] = grams[target] + sums.gram if target in grams else sums.gram
+            grams[target] = combined(np.add, grams[target], sums.gram) if target in grams else sums.gram
             placed.group_of[rows[chosen]] = target
             if group != FORGOTTEN:  # a group that loses all its images is dropped
-                grams[int(group)] = grams[int(group)] - sums.gram
+                grams[int(group)] = combined(np.subtract, grams[int(group)], sums.gram)
         told = Statement(number, stated, rows, labels[:, is_stated], changes, cross)
         return placed.with_statements([*self.statements, told]).with_grams(grams)
 
@@ -284,7 +284,7 @@ class Ledger:
         kept = {group: gram for group, gram in grams.items() if group in own & used}
         old = [group for group in grams if group in used - own]
         for group in old:
-            kept[SEVERAL] = kept[SEVERAL] + grams[group] if SEVERAL in kept else grams[group]
+            kept[SEVERAL] = combined(np.add, kept[SEVERAL], grams[group]) if SEVERAL in kept else grams[group]
         group_of = np.where(np.isin(self.group_of, old), SEVERAL, self.group_of)
         return replace(self, group_of=group_of, groups=tuple(kept), grams=tuple(kept.values()))
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data.images import PRESENT, UNKNOWN
+from ..data.images import UNKNOWN
 
 
 class Statement(NamedTuple):
@@ -63,16 +63,21 @@ def labels_of(
 
 
 def counts_of(statements: Sequence[Statement], total: int, columns: Columns) -> Counts:
-    """How many of `total` images each class was looked for on, and found on."""
+    """How many of `total` images each class was looked for on, and found on; changes add up to what is present."""
     told = np.zeros(total, np.int64)
     for one in statements:
         told[one.rows] += 1
-    several = labels_of(statements, np.flatnonzero(told > 1), total, columns)
-    counts = Counts((several != UNKNOWN).sum(axis=0), (several == PRESENT).sum(axis=0))
-    for one in statements:  # of all other images, one statement says everything
-        said, where = one.labels[told[one.rows] == 1], columns.of(one)
-        counts.images[where] += (said != UNKNOWN).sum(axis=0)
-        counts.positives[where] += (said == PRESENT).sum(axis=0)
+    counts = Counts(np.zeros(columns.count, np.int64), np.zeros(columns.count, np.int64))
+    again = [np.empty(0, np.int64)]  # images and classes of which several statements may have spoken, as one number
+    for one in statements:
+        where, is_known = columns.of(one), one.labels != UNKNOWN
+        counts.positives[where] += one.changes.sum(axis=0)
+        if (is_again := told[one.rows] > 1).any():
+            image, column = np.nonzero(is_known & is_again[:, None])
+            again.append(one.rows[image] * columns.count + where[column])
+            is_known = is_known[~is_again]
+        counts.images[where] += is_known.sum(axis=0)
+    counts.images[:] += np.bincount(np.unique(np.concatenate(again)) % max(columns.count, 1), minlength=columns.count)
     return counts
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +36,8 @@ class Sums:
     @classmethod
     def empty(cls, width: int, classes: int = 0) -> Sums:
         """Of no image, for `width` features."""
-        return cls(torch.zeros(width * (width + 1) // 2).double(), torch.zeros(width, classes).double())
+        sizes = (width * (width + 1) // 2,), (width, classes)
+        return cls(*(torch.zeros(size, dtype=torch.float64) for size in sizes))
 
     @classmethod
     def of(cls, described: Tensor, values: NDArray[Any], expand: Expand, width: int) -> Sums:
@@ -45,22 +48,24 @@ class Sums:
             values: (n, K), y: whether each image shows a class, or by how much that has changed.
             width: d, the number of features.
         """
-        gram = torch.zeros(width, width).double()
-        cross = torch.zeros(width, values.shape[1]).double()
+        gram = _own_memory(width, width)
+        cross = torch.zeros(width, values.shape[1], dtype=torch.float64)
         labels = torch.from_numpy(np.ascontiguousarray(values))
         with _one_thread():
             for start in range(0, len(described), CHUNK):
                 part = slice(start, start + CHUNK)
                 z = expand(described[part]).cpu().double()  # (c, d)
-                gram += z.T @ z
-                cross += z.T @ labels[part].double()
-        return cls(torch.cat([gram[row, : row + 1] for row in range(width)]), cross)
+                gram.addmm_(z.T, z)
+                cross.addmm_(z.T, labels[part].double())
+        packed = _own_memory(width * (width + 1) // 2)
+        torch.cat([gram[row, : row + 1] for row in range(width)], out=packed)
+        return cls(packed, cross)
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.gram + other.gram, self.cross + other.cross)
+        return Sums(combined(np.add, self.gram, other.gram), self.cross + other.cross)
 
     def __sub__(self, other: Sums) -> Sums:
-        return Sums(self.gram - other.gram, self.cross - other.cross)
+        return Sums(combined(np.subtract, self.gram, other.gram), self.cross - other.cross)
 
     @property
     def width(self) -> int:
@@ -91,7 +96,10 @@ class Sums:
 
     def with_columns(self, source: Sequence[int | None]) -> Sums:
         """With these columns of the labels, in this order; None is a column of zeros."""
-        cross = self.cross.new_zeros(self.width, len(source))
+        cross, count = self.cross.new_zeros(self.width, len(source)), self.cross.shape[1]
+        if [*source] == [*range(count), *[None] * (len(source) - count)]:  # as it mostly is, and much faster
+            cross[:, :count] = self.cross
+            return Sums(self.gram, cross)
         kept = [place for place, column in enumerate(source) if column is not None]
         cross[:, kept] = self.cross[:, [column for column in source if column is not None]]
         return Sums(self.gram, cross)
@@ -152,3 +160,20 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def combined(how: np.ufunc, one: Tensor, other: Tensor) -> Tensor:
+    """The sum or the difference of two matrices."""
+    result = _own_memory(len(one))
+    how(one.numpy(), other.numpy(), out=result.numpy())
+    return result
+
+
+def _own_memory(*shape: int) -> Tensor:
+    """Zeros, float64, which go back to the system when they are not needed any more.
+
+    Between matrices that come and go, the allocator puts small arrays that stay; a process that learns a thousand steps
+    would grow by gigabytes.
+    """
+    memory = mmap.mmap(-1, 8 * max(math.prod(shape), 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.float64, count=math.prod(shape)).view(shape)

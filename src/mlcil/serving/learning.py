@@ -24,12 +24,13 @@ from ..experiments.checks import check_run, check_weights
 from ..methods.analytic import Analytic
 from ..methods.base import Method
 from ..training.config import RunConfig, make_config
-from ..training.folder import RunFolder, load_state
+from ..training.folder import RunFolder
 from ..training.inference import infer
 from ..training.launch import launch
 from ..training.learner import Learner, Resumption, resumption
 from ..training.prepare import kept_stem, make_feed, prepare_method
 from ..training.progress import Reporter
+from ..training.states import load_state
 from .learn_report import (
     LabelChange,
     LearnReport,

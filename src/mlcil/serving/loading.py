@@ -15,7 +15,8 @@ from ..evaluation.results import SessionResult, session_from_dict
 from ..evaluation.scores import load_scores, scores_file
 from ..models.backbone import SMALL, Backbone
 from ..training.config import RunConfig, make_config, read_config
-from ..training.folder import RunFolder, load_state
+from ..training.folder import RunFolder
+from ..training.states import load_session, load_state
 from .measuring import measured
 from .records import LabelFacts, Step
 from .restoring import restored
@@ -64,7 +65,7 @@ def open_run(path: Path, session: int | None = None) -> Tagger:
     number = finished if session is None else session
     if not 1 <= number <= finished:
         raise UserError(f"run {path}: got session {number}, expected 1 to {finished}, the sessions that are finished")
-    tensors, values = load_state(folder.state_file(number))
+    tensors, values = load_session(folder.state_file(number))
     file = folder.state_file(number)
     try:
         classes = tuple(str(name) for name in values["result"]["classes"])
@@ -80,7 +81,8 @@ def open_run(path: Path, session: int | None = None) -> Tagger:
     steps = tuple(_step_of(one, config.settings.data, folder) for one in results)
     first = [steps[min(place, number - 1)] for place, size in enumerate(method.tagger.sizes) for _ in range(size)]
     facts = tuple(LabelFacts(name, step.number, step.learned) for name, step in zip(classes, first, strict=True))
-    tagger = Tagger(config, method, facts, steps, calibration, None, weights_text(config), path)
+    is_slim = not set(method.only_for_learning) <= set(values["method"]["saved"])
+    tagger = Tagger(config, method, facts, steps, calibration, None, weights_text(config), path, is_slim)
     return _with_test_results(tagger, scores_file(path, number))
 
 

@@ -18,11 +18,11 @@ from typing import Any
 from ..core.config import as_dict, identity
 from ..core.errors import UserError, reason_of
 from ..core.files import read_json, sha256_of, write_folder, write_json, write_text
-from ..core.state import State
+from ..core.state import State, divided
 from ..evaluation.calibration import Calibration
 from ..models.backbone import Backbone
 from ..training.config import make_config
-from ..training.folder import load_state, save_state
+from ..training.states import load_state, save_state
 from .model_card import card, tags_csv
 from .records import LabelFacts, Step
 from .restoring import restored
@@ -41,7 +41,7 @@ def save(tagger: Tagger, path: Path, slim: bool = False) -> Path:
     tagger = replace(tagger, slim=slim or tagger.slim)  # what a slim one lacks does not come back
     state = tagger.method.state()
     if tagger.slim:
-        state = _slim(tagger, state)
+        state, _ = divided(state, tagger.method.only_for_learning)
     backbone = {name: value for name, value in state.tensors.items() if name.startswith(_BACKBONE)}
     others = {name: value for name, value in state.tensors.items() if name not in backbone}
 
@@ -144,18 +144,6 @@ def _config(tagger: Tagger, state: State) -> dict[str, Any]:
 def _model_args(backbone: Backbone) -> dict[str, Any]:
     """The arguments with which timm makes the same network."""
     return {"num_classes": 0} | ({"img_size": backbone.image_size} if backbone.takes_image_size else {})
-
-
-def _slim(tagger: Tagger, state: State) -> State:
-    """The state without the attributes that only further learning needs."""
-    dropped = tagger.method.only_for_learning
-    tensors = {
-        name: value
-        for name, value in state.tensors.items()
-        if not any(name == one or name.startswith(f"{one}.") for one in dropped)
-    }
-    saved = {name: value for name, value in state.values["saved"].items() if name not in dropped}
-    return State(tensors, state.values | {"saved": saved})
 
 
 def _check(path: Path, origin: Path | str) -> None:

@@ -19,7 +19,7 @@ from ..data.pixels import DECODING
 from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
 from .config import RunSettings
-from .folder import load_state, save_state
+from .states import load_state, save_state
 
 # Settings that do not change how a first session ends, or change it only through what is hashed besides.
 _IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image", "validation"}

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..core.errors import UserError
-from ..core.files import PARTIAL, read_json, write_atomically, write_json, write_text
+from ..core.files import PARTIAL, read_json, write_json, write_text
 from ..core.locks import FileLock
 from ..evaluation.results import RunResult, write_results
 from ..evaluation.scores import ScoredImages, save_scores, scores_file
 from .config import RunConfig, read_config
 from .data_record import DataRecord, data_file, read_record
 from .environment import environment
+from .states import LEARNING, save_state
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..core.state import State
+
+WHOLE = 2  # newest sessions that can be learned on from: the last one, and the one before if that is damaged
 
 Once = Callable[[Callable[[], None]], None]
 """Calls a function in one of the processes of a run; a `UserError` there is raised in all of them."""
@@ -35,7 +40,10 @@ class RunFolder:
         metrics.jsonl        one line per epoch and per evaluation
         results.json         the outcome so far
         session-NN/          state.safetensors when the session is done, progress.safetensors while it is not,
+                             learning.safetensors with what only further learning needs, for the newest sessions,
                              scores.safetensors of the test images after it
+
+    A state does not repeat the tensors of an earlier one but names the session that holds them.
 
     Arguments:
         path: the folder.
@@ -175,6 +183,19 @@ class RunFolder:
         """Write a state to one of the folder's files."""
         self._once(lambda: save_state(file, tensors, values))
 
+    def save_session(self, session: int, state: State, rest: State) -> None:
+        """Write the state after a session, which is finished then, and `rest`, what only further learning needs."""
+
+        def write() -> None:
+            if rest.values:
+                save_state(self.state_file(session).with_name(LEARNING), *rest)
+            before = self.state_file(session - 1)
+            save_state(self.state_file(session), *state, before if before.exists() else None)
+            for number in range(1, session - WHOLE + 1):
+                self.state_file(number).with_name(LEARNING).unlink(missing_ok=True)
+
+        self._once(write)
+
     def save_scores(self, session: int, scored: ScoredImages) -> None:
         """Keep the test scores after a session."""
         self._once(lambda: save_scores(scores_file(self.path, session), scored))
@@ -186,59 +207,6 @@ class RunFolder:
     def write_results(self, result: RunResult) -> None:
         """Write results.json."""
         self._once(lambda: write_results(self.results, result))
-
-
-def save_state(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write tensors and JSON values into one safetensors file, atomically.
-
-    The file holds every tensor with its rows contiguous, and beside them the order of dimensions in memory where that
-    was another one, such as channels last: the same numbers in another layout are rounded differently later on.
-    """
-    from safetensors.torch import save_file
-
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    orders = {name: order for name, tensor in tensors.items() if (order := memory_order(tensor)) != sorted(order)}
-    metadata = {"values": json.dumps(values), "orders": json.dumps(orders)}
-
-    def write(partial: Path) -> None:
-        try:
-            save_file(plain, partial, metadata)
-        except Exception as error:  # safetensors wraps the system's error in a type of its own
-            if type(error).__name__ == "SafetensorError":
-                raise OSError(None, str(error)) from error
-            raise
-
-    write_atomically(path, write)
-
-
-def load_state(path: Path, with_tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The inverse of `save_state`; without the tensors it costs nothing.
-
-    Raises:
-        UserError: the file is damaged.
-    """
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            values, orders = (json.loads(file.metadata()[key]) for key in ("values", "orders"))
-            names = list(file.keys()) if with_tensors else []
-            return {name: _in_order(file.get_tensor(name), orders.get(name)) for name in names}, values
-    except Exception as error:
-        raise UserError(f"cannot read checkpoint {path}: {error}; delete it to go on from the one before") from error
-
-
-def memory_order(tensor: Tensor) -> list[int]:
-    """The dimensions of a tensor from the slowest to the fastest in memory."""
-    order = list(range(tensor.ndim))  # also where strides of dimensions of one element say otherwise
-    return order if tensor.is_contiguous() else sorted(order, key=tensor.stride, reverse=True)
-
-
-def _in_order(tensor: Tensor, order: list[int] | None) -> Tensor:
-    """The tensor with its dimensions in this order in memory; None for as it is."""
-    if order is None:
-        return tensor
-    return tensor.permute(order).contiguous().permute([order.index(dimension) for dimension in range(len(order))])
 
 
 def parse_lines(file: Path) -> list[dict[str, Any]]:

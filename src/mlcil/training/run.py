@@ -17,7 +17,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.files import sha256_of
-from ..core.state import State, prefixed
+from ..core.state import State, divided, prefixed
 from ..data.images import DataSet, Level
 from ..data.protocol import Protocol, Session, is_back
 from ..data.review import review_protocol
@@ -28,12 +28,13 @@ from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, ses
 from ..evaluation.scores import ScoredImages
 from .config import RunConfig
 from .data_record import DataRecord
-from .folder import RunFolder, load_state
+from .folder import RunFolder
 from .inference import in_all, infer, on_first
 from .launch import launch
 from .learner import Learned, Learner, Resumption
 from .prepare import Data, kept_stem, make_feed, prepare_data, prepare_method, read_data, review_weights
 from .progress import Reporter
+from .states import load_session, load_state
 
 
 def run(
@@ -199,8 +200,10 @@ class _Run:
         """Write what a session leaves; with its state on disk the session is finished."""
         self.folder.save_scores(number, scored)
         found = {} if self.calibration is None else {"calibration": self.calibration.to_values()}
+        state, rest = divided(state, self.method.only_for_learning)
         values = {"method": state.values, "result": asdict(result)} | found
-        self.folder.save(self.folder.state_file(number), prefixed("method.", state.tensors), values)
+        rest = State(prefixed("method.", rest.tensors), rest.values)
+        self.folder.save_session(number, State(prefixed("method.", state.tensors), values), rest)
         self.folder.drop_progress(number)
         self._write_results()
 
@@ -217,7 +220,9 @@ class _Run:
         finished = min(self.folder.finished_sessions(), len(self.sessions))
         newest = None
         for number in range(1, finished + 1):
-            newest = load_state(self.folder.state_file(number), with_tensors=number == finished)
+            file = self.folder.state_file(number)
+            is_last = number == finished
+            newest = load_session(file, self.method.only_for_learning) if is_last else load_state(file, False)
             self.results.append(session_from_dict(newest[1]["result"]))
             if self.calibration is not None:
                 self.calibration = Calibration.from_values(newest[1]["calibration"])
