@@ -26,7 +26,7 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
-# What costs what, as ratios within each run: tables here, and JSON in runs/speed. A quarter of an hour on two idle cores.
+# What costs what, as ratios within each run: tables here, and JSON in runs/speed. Half an hour on two idle cores.
 speed: $(READY)
 	$(BIN)/python speed/step.py
 	$(BIN)/python speed/parts.py
@@ -34,6 +34,8 @@ speed: $(READY)
 	$(BIN)/python speed/inputs.py
 	$(BIN)/python speed/scores.py
 	$(BIN)/python speed/sessions.py
+	$(BIN)/python speed/features.py
+	$(BIN)/python speed/shards.py
 	$(BIN)/python speed/memory.py
 	$(BIN)/python speed/scaling.py
 

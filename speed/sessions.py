@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mlcil.models.ledger import OWN, Ledger
 from mlcil.models.ridge import choose_ridge
 from mlcil.models.score_model import score_model
+from mlcil.models.sums import DescribedImages
 
 WIDTH, IMAGES, BACK = 1025, 40, 4
 MARKS = 30, 100, 300, 1000  # sessions of one label each that are looked at
@@ -73,6 +74,7 @@ def given(number: int) -> Given:
 def after(ledger: Ledger, number: int, one: Given, remembers: bool) -> Ledger:
     """The ledger with one session more."""
     ledger = ledger.with_classes(NAMES[: one.told.shape[1]])
+    images = DescribedImages(lambda places: one.features[places], as_they_are, WIDTH)
     if remembers:
         return ledger.with_step(number, one.prints, one.told, images)
     return ledger.with_images(np.arange(len(one.told)), one.told, images)

@@ -17,7 +17,7 @@ from mlcil.testing import TINY
 from mlcil.training.config import make_config
 from mlcil.training.prepare import prepare_data, read_data
 from mlcil.training.run import run
-from mlcil.training.states import load_state
+from mlcil.training.states import load_session
 
 from ..models.images import least_squares
 
@@ -296,6 +296,6 @@ def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):
     run(config, tmp_path, _change=with_negatives)
     first, second = protocol.sessions()
     assert second.is_back.any()
-    tensors, _ = load_state(tmp_path / "session-02" / "state.safetensors")
+    tensors, _ = load_session(tmp_path / "session-02" / "state.safetensors")
     images = tensors["method.ledger.grams.0"][-1]  # the sum of 1 * 1
     assert images == len(first.indices) + len(second.indices) - second.is_back.sum()

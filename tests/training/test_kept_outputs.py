@@ -70,8 +70,8 @@ def test_an_interrupted_session_asks_again_and_continues_to_the_bit(
     config = make_config(RUNS[name], {"cache": str(whole / "cache"), "checkpoint_seconds": 0.0})
     real = folder_module.save_state
 
-    def save_and_die(path: Path, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
-        real(path, tensors, values)
+    def save_and_die(path: Path, tensors: dict[str, torch.Tensor], values: dict[str, Any], *rest: Any) -> None:
+        real(path, tensors, values, *rest)
         position = values.get("position", {"epoch": 0})
         if path.parent.name == "session-02" and position["epoch"] == 1 and position["step"] == 1:
             raise KeyboardInterrupt

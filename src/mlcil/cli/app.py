@@ -137,7 +137,7 @@ def presets(
 
 
 @app.command()
-@with_settings(without=("method", "protocol", "seed"))
+@with_settings(without=("method", "protocol", "seed", "engine", "jobs"))
 def grid(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="YAML file that lists the runs.")] = None,
     preset_group: Annotated[

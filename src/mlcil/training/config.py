@@ -118,9 +118,14 @@ class RunSettings:
         "who computes features that are kept: processes on this machine, or actors of a Ray cluster",
         choices=("local", "ray"),
         machine=True,
+        flag=True,
     )
     jobs: int = option(
-        1, "number of these processes; with ray, 0 is as many as the cluster has room for", low=0, machine=True
+        1,
+        "number of these processes; with ray, 0 is as many as the cluster has room for",
+        low=0,
+        machine=True,
+        flag=True,
     )
     workers: int = option(0, "processes that prepare batches", low=0, machine=True, flag=True)
     cache: str | None = option(

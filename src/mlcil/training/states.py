@@ -13,6 +13,7 @@ from ..core.files import write_atomically
 if TYPE_CHECKING:
     from torch import Tensor
 
+STATE = "mlcil"  # name of what a file says beside its tensors
 LEARNING = "learning.safetensors"  # beside a session's state: what only further learning needs
 
 
@@ -33,8 +34,8 @@ def save_state(
     tensors = {name: tensor for name, tensor in tensors.items() if name not in elsewhere}
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     orders = {name: order for name, tensor in tensors.items() if (order := memory_order(tensor)) != sorted(order)}
-    metadata = {"values": json.dumps(values), "orders": json.dumps(orders)}
-    metadata |= {"elsewhere": json.dumps(elsewhere)} if elsewhere else {}
+    # Under one name: a file with several has them in any order, and equal states would not have equal files.
+    metadata = {STATE: json.dumps({"values": values, "orders": orders, "elsewhere": elsewhere})}
 
     def write(partial: Path) -> None:
         try:
@@ -90,11 +91,12 @@ def _read(path: Path, names: Sequence[str] | None) -> tuple[dict[str, Tensor], d
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        found = file.metadata()
-        values, orders = (json.loads(found[key]) for key in ("values", "orders"))
+        stored = file.metadata()
+        # Files of version 0.1 have several names.
+        found = json.loads(stored[STATE]) if STATE in stored else {key: json.loads(one) for key, one in stored.items()}
         names = list(file.keys()) if names is None else names
-        tensors = {name: _in_order(file.get_tensor(name), orders.get(name)) for name in names}
-        return tensors, values, json.loads(found.get("elsewhere", "{}"))
+        tensors = {name: _in_order(file.get_tensor(name), found["orders"].get(name)) for name in names}
+        return tensors, found["values"], found.get("elsewhere", {})
 
 
 def _unchanged(tensors: Mapping[str, Tensor], before: Path) -> dict[str, str]:
