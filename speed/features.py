@@ -23,6 +23,7 @@ import torch
 from measure import Job, Ratio, Worker, medians, report
 from PIL import Image
 
+from mlcil.core.allocation import keep_freed_memory
 from mlcil.core.cache import DiskCache, Shelf
 from mlcil.core.cached_rows import open_rows
 from mlcil.core.pools import LocalPool
@@ -141,7 +142,11 @@ def make_tagging(tagger: Path, paths: Sequence[str]) -> Job:
     """`mlcil predict`, without what it writes."""
     _alone()
     loaded = Tagger.load(tagger)
-    return lambda: sum(one.error is not None for one in tag_photos(loaded, paths, Wish(top=1))) and None
+
+    def job() -> None:
+        assert not any(one.error for one in tag_photos(loaded, paths, Wish(top=1)))
+
+    return job
 
 
 def make_script(model: Path, paths: Sequence[str]) -> Job:
@@ -163,6 +168,7 @@ def make_script(model: Path, paths: Sequence[str]) -> Job:
 
 def _alone() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every command that learns does; torch gains most by it
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
@@ -175,7 +181,7 @@ class Nothing:
 
     def __call__(self, content: list[bytes]) -> None:
         """Compute those of some files, by their content."""
-        squares = [np.asarray(Image.open(io.BytesIO(one)).resize((SIZE, SIZE))) for one in content]
+        squares = [np.asarray(Image.open(io.BytesIO(one)).convert("RGB").resize((SIZE, SIZE))) for one in content]
         self.stem.compute(torch.from_numpy(np.stack(squares)).permute(0, 3, 1, 2))
 
 

@@ -299,3 +299,11 @@ def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):
     tensors, _ = load_session(tmp_path / "session-02" / "state.safetensors")
     images = tensors["method.ledger.grams.0"][-1]  # the sum of 1 * 1
     assert images == len(first.indices) + len(second.indices) - second.is_back.sum()
+
+
+def test_sums_of_different_features_are_not_mixed(world):
+    first, second, _ = world.sessions()
+    method = learn(world.make("analytic", **SMALL), world, [first])
+    method.tagger.backbone.runtime = "onnx"
+    with pytest.raises(UserError, match=r"^the features are not those of earlier sessions: .*runtime=torch or onnx"):
+        learn(method, world, [second])

@@ -249,3 +249,18 @@ def test_a_tagger_that_was_learned_further_is_saved_with_all_of_it(tagger, digit
     assert_same(again, learned, photos_of(digit_tables, range(40)))
     both = teach(again, digit_tables / "c.csv"), teach(learned, digit_tables / "c.csv")
     assert_same(*both, photos_of(digit_tables, range(40)))
+
+
+def test_a_tagger_stays_with_its_runtime(digit_tagger, digit_tables, tmp_path):
+    tagger = Tagger.load(digit_tagger)
+    assert tagger.config.settings.runtime == tagger.method.tagger.backbone.runtime == "onnx"
+    with pytest.raises(UserError, match=r"this tagger has runtime onnx, .*leave out runtime=torch"):
+        tagger.learn(digit_tables / "b.csv", settings={"runtime": "torch"})
+    old = shutil.copytree(digit_tagger, tmp_path / "old")  # of before there were several
+    config = json.loads((old / "config.json").read_text())
+    del config["mlcil"]["settings"]["runtime"]
+    (old / "config.json").write_text(json.dumps(config))
+    sums = [line for line in (old / "SHA256SUMS").read_text().splitlines() if not line.endswith("config.json")]
+    sums.append(f"{sha256_of(old / 'config.json')}  config.json")
+    (old / "SHA256SUMS").write_text("\n".join(sums))
+    assert Tagger.load(old).method.tagger.backbone.runtime == "torch"
