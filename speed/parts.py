@@ -77,8 +77,9 @@ def kept_feed(backbone: Backbone, folder: str) -> FeatureFeed:
     """The kept features of noise and of its mirror images."""
     pixels = np.random.default_rng(0).integers(0, 256, (VIEWED, SIZE, SIZE, 3), np.uint8)
     prepare = Preparation(backbone.mean, backbone.std, backbone.eval().stem)
-    stem = KeptStem(prepare, backbone.stem_digest(), SIZE, torch.device("cpu"))
-    return stem.open(MemoryPixels(pixels, SIZE), Views("flip"), DiskCache(Path(folder), 10**10), lambda line: None)
+    cpu = torch.device("cpu")
+    stem = KeptStem(prepare, backbone.stem_digest(), SIZE, cpu, DiskCache(Path(folder), 10**10))
+    return FeatureFeed(stem.open(MemoryPixels(pixels, SIZE), Views("flip"), lambda line: None), cpu)
 
 
 def kept_outputs(net: str, batch: int, freeze: str, rounds: int) -> list[Ratio]:

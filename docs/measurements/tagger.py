@@ -33,7 +33,7 @@ from mlcil.serving.step_data import read_check
 from mlcil.serving.tagger import Tagger
 from mlcil.training.inference import infer
 from mlcil.training.launch import launch
-from mlcil.training.prepare import make_feed
+from mlcil.training.prepare import kept_stem, make_feed
 
 GROUPS = ("the first 20 labels", "the second 10", "the third 10")
 SIZES = (20, 10, 10)
@@ -130,8 +130,9 @@ class Trial:
     ) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
         """A function of the photos of a table, through kept features, and their labels for these names."""
         settings, network = tagger.config.settings, tagger.method.tagger
-        photos, fabric = read_check(table, settings, names, _silent), launch(settings)
-        feed = make_feed(settings, photos.store, network.backbone, fabric, _silent, "none")
+        fabric = launch(settings)
+        photos = read_check(table, settings, names, _silent, kept_stem(settings, network, fabric.device))
+        feed = make_feed(settings, photos.store, network.backbone, fabric)
         return infer(function, photos.rows, network, fabric, feed, settings.batch_size), photos.images.labels
 
     def _print_few(self, tagger: Tagger) -> None:
