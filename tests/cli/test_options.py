@@ -37,7 +37,8 @@ def changes_of(*arguments: str, **given: Any) -> dict[str, str]:
 @pytest.mark.parametrize("name", FLAGS)
 def test_a_setting_marked_as_a_flag_is_an_option_with_its_own_help(name):
     known = about(FLAGS[name])
-    for command in ("run",) if name in ("method", "protocol", "seed") else ("run", "grid"):
+    own = "method", "protocol", "seed", "engine", "jobs"  # a grid has options of these names, or several of them
+    for command in ("run",) if name in own else ("run", "grid"):
         text = help_of(command)
         assert f"--{name.replace('_', '-')} " in text
         assert known.help[1:] in text
