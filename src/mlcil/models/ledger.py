@@ -188,7 +188,7 @@ class Ledger:
         is_stated = (labels != UNKNOWN).any(axis=0)
         stated = tuple(name for name, one in zip(self.classes, is_stated, strict=True) if one)
         changes = ((now == PRESENT).astype(np.int8) - (before == PRESENT))[:, is_stated]
-        cross = Sums.empty(self.width, len(stated)).cross
+        cross = torch.zeros(self.width, len(stated), dtype=torch.float64)
         grams, group_of = self.by_group(), placed.group_of.copy()
         for group in np.unique(group_of[rows]):
             chosen = np.flatnonzero(group_of[rows] == group)

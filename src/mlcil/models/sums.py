@@ -36,8 +36,7 @@ class Sums:
     @classmethod
     def empty(cls, width: int, classes: int = 0) -> Sums:
         """Of no image, for `width` features."""
-        sizes = (width * (width + 1) // 2,), (width, classes)
-        return cls(*(torch.zeros(size, dtype=torch.float64) for size in sizes))
+        return cls(_own_memory(width * (width + 1) // 2), torch.zeros(width, classes, dtype=torch.float64))
 
     @classmethod
     def of(cls, described: Tensor, values: NDArray[Any], expand: Expand, width: int) -> Sums:
