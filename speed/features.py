@@ -57,14 +57,14 @@ def read(paths: Sequence[str]) -> LabelledImages:
     return LabelledImages(tuple(paths), labels, tuple(f"{number:02}" for number in range(LABELS)), "train")
 
 
-def make_stem(name: str, runtime: str, cache: DiskCache, pools: bool) -> KeptStem:
+def make_stem(name: str, runtime: str, cache: DiskCache, averages: bool) -> KeptStem:
     """A whole network as a stem."""
     torch.manual_seed(0)
     backbone = Backbone(name, SIZE)
     backbone.freeze("all")
     backbone.runtime = runtime
     prepare = Preparation(backbone.mean, backbone.std, backbone.stem)
-    return KeptStem(prepare, backbone.stem_digest(), SIZE, CPU, cache, pools)
+    return KeptStem(prepare, backbone.stem_digest(), SIZE, CPU, cache, averages)
 
 
 class FromStore:
@@ -125,11 +125,11 @@ SIDES = {
 def make_side(side: str, backbone: str, paths: Sequence[str]) -> Job:
     """One side, bound to one processor."""
     _alone()
-    work, runtime, pools = SIDES[side]
+    work, runtime, averages = SIDES[side]
 
     def job() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            stem = make_stem(backbone, runtime, DiskCache(Path(folder), ROOM), pools)
+            stem = make_stem(backbone, runtime, DiskCache(Path(folder), ROOM), averages)
             stem.output_shape()  # exported before the clock starts: that is done once for any number of photos
             began = time.perf_counter()
             work(stem, read(paths))
@@ -176,7 +176,7 @@ class Nothing:
     """Computes features of photographs, to be thrown away, in a process of a pool."""
 
     def __init__(self, backbone: str, folder: Path) -> None:
-        self.stem = make_stem(backbone, "onnx", DiskCache(folder, ROOM), pools=True)
+        self.stem = make_stem(backbone, "onnx", DiskCache(folder, ROOM), averages=True)
         self.stem.output_shape()
 
     def __call__(self, content: list[bytes]) -> None:

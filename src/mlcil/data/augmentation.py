@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from ..core.threads import one_thread
 
 Augmentation = Callable[[Tensor], Tensor]
 
@@ -74,7 +75,7 @@ def augment(images: Tensor, transform: Augmentation, seeds: Sequence[int]) -> Te
         uint8 (n, 3, H, W) in the same memory format.
     """
     augmented = torch.empty_like(images)
-    with torch.random.fork_rng(devices=[]), _one_thread():
+    with torch.random.fork_rng(devices=[]), one_thread():
         for position, seed in enumerate(seeds):
             # Not torch.manual_seed, which would seed the accelerators too.
             torch.default_generator.manual_seed(int(seed))
@@ -99,14 +100,3 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 def _unchanged(image: Tensor) -> Tensor:
     return image
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread, as a worker process does: sums differ in the last bit with the number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

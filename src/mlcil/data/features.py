@@ -107,7 +107,7 @@ class KeptStem:
         image_size: side of the images.
         device: where it computes.
         cache: where its output is kept.
-        pools: whether only the mean of its output over all places is kept, (B, C, 1, 1), which takes a 25th of the
+        averages: whether only the mean of its output over all places is kept, (B, C, 1, 1), which takes a 25th of the
             room; it is kept in full precision, and maps in half.
     """
 
@@ -116,7 +116,7 @@ class KeptStem:
     image_size: int
     device: torch.device
     cache: DiskCache
-    pools: bool = False
+    averages: bool = False
 
     def open(
         self,
@@ -138,7 +138,7 @@ class KeptStem:
             UserError: there is no room.
         """
         cache, source = self.cache, _Features(self, pixels, views)
-        kind = "float32" if self.pools else "float16"
+        kind = "float32" if self.averages else "float16"
         shelf = Shelf(self._shelf_name(views), (views.count, *self.output_shape()), kind)
         progress = progress_line(say, "computing features")
         spread = (
@@ -169,11 +169,11 @@ class KeptStem:
 
     def _features(self, images: Tensor) -> Tensor:
         features = self.prepare(images.to(self.device))
-        return features.mean(dim=(2, 3), keepdim=True) if self.pools else features
+        return features.mean(dim=(2, 3), keepdim=True) if self.averages else features
 
     def _shelf_name(self, views: Views) -> str:
         drawn = f"{views.augment}-{views.count}" if views.count > 1 else "plain"
-        drawn = f"mean-{drawn}" if self.pools else drawn
+        drawn = f"mean-{drawn}" if self.averages else drawn
         facts = [DECODING, self.digest, self.prepare.mean, self.prepare.std]
         stem = hashlib.blake2b(repr(facts).encode(), digest_size=10).hexdigest()
         return f"features-{FORMAT}-{self.image_size}-{drawn}-{stem}"
@@ -181,7 +181,7 @@ class KeptStem:
 
 @dataclass(frozen=True)
 class _Features:
-    """Computes the features of images by row; lives in the main process, as its stem may be on another device."""
+    """Computes the features of images by row, in whatever process."""
 
     stem: KeptStem
     pixels: MemoryPixels | DecodedPixels

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from ..core.threads import one_thread
 
 CHUNK = 4096  # images whose features are in memory at once
 SHARD = 16_384  # images that are summed on their own before all sums are added, in order: how they round depends on it
@@ -50,7 +51,7 @@ class Sums:
         gram = _own_memory(width, width)
         cross = torch.zeros(width, values.shape[1], dtype=torch.float64)
         labels = torch.from_numpy(np.ascontiguousarray(values))
-        with _one_thread():
+        with one_thread():
             for start in range(0, len(described), CHUNK):
                 part = slice(start, start + CHUNK)
                 z = expand(described[part]).cpu().double()  # (c, d)
@@ -148,17 +149,6 @@ class DescribedImages:
                 for shard, one in zip(shards, their_values, strict=True)
             )
         return sum(found, Sums.empty(self.width, values.shape[1]))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let products round the same way on every machine: several threads may divide a sum among them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def combined(how: np.ufunc, one: Tensor, other: Tensor) -> Tensor:

@@ -211,8 +211,8 @@ def kept_stem(settings: RunSettings, tagger: TaggerNet, device: torch.device) ->
     if cache is None:
         raise UserError("keep_features needs a cache folder; leave cache at auto or name one")
     prepare = Preparation(backbone.mean, backbone.std, backbone.stem)
-    pools = backbone.is_all_stem and not tagger.needs_map
-    return KeptStem(prepare, backbone.stem_digest(), settings.image_size, device, cache, pools)
+    averages = backbone.is_all_stem and not tagger.needs_map
+    return KeptStem(prepare, backbone.stem_digest(), settings.image_size, device, cache, averages)
 
 
 def open_images(
