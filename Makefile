@@ -34,6 +34,7 @@ speed: $(READY)
 	$(BIN)/python speed/inputs.py
 	$(BIN)/python speed/scores.py
 	$(BIN)/python speed/sessions.py
+	$(BIN)/python speed/runtimes.py
 	$(BIN)/python speed/features.py
 	$(BIN)/python speed/shards.py
 	$(BIN)/python speed/memory.py
