@@ -139,6 +139,37 @@ def test_frozen_stages_stay_in_evaluation_mode():
     assert [norm.training for norm in norms] == [False, False, True, True]
 
 
+@pytest.mark.parametrize("name", ["small_conv", "test_resnet", "test_efficientnet"])
+def test_statistics_that_are_kept_are_used_and_stay_while_scale_and_shift_learn(name):
+    backbone, batch = frozen(name, 64, "none"), images(64, 4)
+    norms = [one for one in backbone.modules() if isinstance(one, nn.BatchNorm2d)]  # also timm's with an activation
+    backbone.train()(batch)  # no longer a mean of 0 and a variance of 1
+    before = [[value.clone() for value in norm.buffers()] for norm in norms]
+    expected = backbone.eval()(batch).detach()
+    backbone.keep_statistics(True)
+    features = backbone.train()(batch)
+    features.square().mean().backward()
+    torch.testing.assert_close(features.detach(), expected)
+    for norm, values in zip(norms, before, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(norm.buffers(), values, strict=True))
+        assert norm.weight.grad is not None
+        assert norm.bias.grad is not None
+    within = [module for module in backbone.modules() if module not in norms]
+    assert all(module.training for module in within)
+    backbone.keep_statistics(False)
+    assert all(norm.training for norm in norms)
+
+
+def test_frozen_stages_stay_as_they_are_where_statistics_are_kept_no_longer():
+    backbone = frozen("small_conv", 32, 2)
+    for is_kept in (True, False):
+        backbone.keep_statistics(is_kept)
+        norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+        assert [norm.training for norm in norms] == [False, False, not is_kept, not is_kept]
+    backbone.stop_training()
+    assert not any(norm.training for norm in norms)
+
+
 def test_what_the_features_do_not_use_is_not_trained():
     backbone = Backbone("convnext_atto", 64).train()
     backbone(images(64)).sum().backward()

@@ -75,7 +75,15 @@ def test_what_changes_the_first_session_is_not_shared(tmp_path, changes):
     assert len(shared(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("changes", [{"lr": 5e-4}, {"epochs": 1, "base_epochs": 2}, {"protocol": "0,1,2|5,6"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr": 5e-4},
+        {"epochs": 1, "base_epochs": 2},
+        {"protocol": "0,1,2|5,6"},
+        {"norm_statistics": "frozen_later"},
+    ],
+)
 def test_what_changes_later_sessions_only_is(tmp_path, changes):
     go(tmp_path, "one", "ft")
     go(tmp_path, "other", "ft", **changes)

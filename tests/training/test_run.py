@@ -21,13 +21,14 @@ from PIL import Image
 from rich.console import Console
 
 from mlcil.core.errors import UserError
+from mlcil.data.loading import Batch
 from mlcil.data.poison import poisoned
 from mlcil.data.protocol import Session
 from mlcil.data.sources import load
 from mlcil.evaluation.calibration import Calibration
 from mlcil.evaluation.metrics import average_precision, expected_calibration_error, f1_scores
 from mlcil.evaluation.scores import load_scores
-from mlcil.methods.base import Inference, TrainingSet
+from mlcil.methods.base import Inference, Method, TrainingSet
 from mlcil.methods.finetune import FineTuning
 from mlcil.methods.registry import all_methods
 from mlcil.training import checkpoint_clock, prepare
@@ -36,7 +37,7 @@ from mlcil.training import run as run_module
 from mlcil.training.config import make_config
 from mlcil.training.loop import SessionTraining
 from mlcil.training.run import run
-from mlcil.training.states import load_state
+from mlcil.training.states import load_session, load_state
 
 from ..tiny import final_state, outcome, settings
 
@@ -267,6 +268,77 @@ def test_an_interrupted_run_continues_to_the_bit(
         for of_the_machine in ("seconds", "session_seconds", "peak_memory_mb"):
             one.pop(of_the_machine, None)
     assert lines == expected
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """KRT whose later sessions keep the statistics of batch norm."""
+    folder = tmp_path_factory.mktemp("kept") / "run"
+    run(make_config(VARIANTS["krt"], {"norm_statistics": "frozen_later"}), folder)
+    return folder
+
+
+def norms(folder: Path, number: int) -> dict[str, dict[str, torch.Tensor]]:
+    """What the batch norm layers hold after a session: by kind of tensor and layer."""
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for key, value in load_session(folder / f"session-{number:02d}" / "state.safetensors")[0].items():
+        layer, _, kind = key.rpartition(".")
+        if layer.startswith("method.tagger.backbone.net.blocks.") and layer.endswith(".1"):
+            found.setdefault(kind, {})[layer] = value
+    assert set(found) == {"running_mean", "running_var", "num_batches_tracked", "weight", "bias"}
+    return found
+
+
+def test_batch_norm_keeps_its_statistics_in_later_sessions_and_learns_scale_and_shift(
+    whole: dict[str, Path], kept: Path
+) -> None:
+    for folder, moving in ((whole["krt"], {"running_mean", "running_var", "num_batches_tracked"}), (kept, set())):
+        for number in (2, 3):
+            before, after = norms(folder, number - 1), norms(folder, number)
+            for kind, layers in after.items():
+                moved = {not torch.equal(value, before[kind][layer]) for layer, value in layers.items()}
+                assert moved == {kind in moving | {"weight", "bias"}}, (number, kind)
+
+
+def test_statistics_kept_in_later_sessions_leave_the_first_as_it_is(whole: dict[str, Path], kept: Path) -> None:
+    states = [load_session(folder / "session-01" / "state.safetensors")[0] for folder in (whole["krt"], kept)]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert outcome(whole["krt"])["sessions"][0] == outcome(kept)["sessions"][0]
+    assert yaml.safe_load((kept / "config.yaml").read_text())["norm_statistics"] == "frozen_later"
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_session_that_keeps_statistics_continues_to_the_bit(
+    step: int, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = VARIANTS["krt"] | {"norm_statistics": "frozen_later", "checkpoint_seconds": 0.0}
+    steps = itertools.count(1)
+
+    def dies(path: Path) -> bool:
+        return path.parent.name == "session-02" and path.name == "progress.safetensors" and next(steps) == step
+
+    run_twice(values, tmp_path / "run", monkeypatch, dies)
+    assert_same_outcome(tmp_path / "run", kept)
+
+
+@pytest.mark.parametrize(("setting", "later"), [("train", False), ("frozen_later", True)])
+def test_a_later_session_trains_with_the_statistics_that_are_there(
+    setting: str, later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[int, set[bool]] = {}
+
+    def compare(method: FineTuning, batch: Batch) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            in_training = method.tagger(batch.images).logits
+            in_evaluation = method.tagger.eval()(batch.images).logits
+        method.tagger.train()
+        found.setdefault(len(method.tagger.sizes), set()).add(torch.equal(in_training, in_evaluation))
+        return Method.losses(method, batch)
+
+    monkeypatch.setattr(FineTuning, "losses", compare)
+    run(make_config(settings("ft", norm_statistics=setting)), tmp_path / "run")
+    assert found == {1: {False}, 2: {later}, 3: {later}}
 
 
 def test_a_killed_process_continues_to_the_bit(whole: dict[str, Path], tmp_path: Path) -> None:

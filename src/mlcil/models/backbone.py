@@ -54,6 +54,7 @@ class Backbone(nn.Module):
         self._onnx: tuple[int, OnnxNetwork] | None = None  # the stem, and which state of its weights it has
         self._maps: list[Tensor] = []
         self._frozen: list[nn.Module] = []  # modules that stay in evaluation mode
+        self._keeps_statistics = False
         self._layers: list[nn.Module] = [_Whole(self.net)]  # called one after another, they are the network
         self._cut = 0  # how many of the layers are the stem
         shape = self._probe()
@@ -135,11 +136,22 @@ class Backbone(nn.Module):
         self._frozen = [self.net]
         self.train(self.training)
 
+    def keep_statistics(self, is_kept: bool) -> None:
+        """Let batch norm use the statistics that it has and leave them as they are, whatever the mode, or no longer.
+
+        Its scale and shift are trained all the same.
+        """
+        self._keeps_statistics = is_kept
+        self.train(self.training)
+
     def train(self, mode: bool = True) -> Backbone:
-        """Switch mode; frozen normalisation layers keep their statistics."""
+        """Switch mode; normalisation layers that are frozen, or keep their statistics, stay in evaluation mode."""
         super().train(mode)
         for module in self._frozen:
             module.eval()
+        for module in self.modules() if self._keeps_statistics else ():
+            if getattr(module, "running_var", None) is not None:  # batch norm of any class
+                module.training = False  # not `eval`, which would reach what timm puts into some of them
         return self
 
     def watch_stages(self) -> None:

@@ -22,7 +22,8 @@ from .config import RunSettings
 from .states import load_state, save_state
 
 # Settings that do not change how a first session ends, or change it only through what is hashed besides.
-_IRRELEVANT = {"method", "buffer", "protocol", "order", "epochs", "lr", "weights", "on_bad_image", "validation"}
+_OF_LATER_SESSIONS = {"buffer", "epochs", "lr", "norm_statistics"}
+_IRRELEVANT = _OF_LATER_SESSIONS | {"method", "protocol", "order", "weights", "on_bad_image", "validation"}
 
 
 class SharedBase:

@@ -45,6 +45,13 @@ class RunSettings:
     backbone: str = option("small_conv", "name of a timm model, or small_conv for small images", flag=True)
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none", flag=True)
     freeze: str = option("none", "how much of the backbone is frozen: none, a number of stages from the input, or all")
+    norm_statistics: str = option(
+        "train",
+        "batch norm in the backbone: train renews its statistics in every session; frozen_later keeps them from the "
+        "second session on and still trains scale and shift",
+        choices=("train", "frozen_later"),
+        paper="authors' code",
+    )
     runtime: str = option(
         "auto",
         "what computes the frozen part of the backbone: onnx is ONNX Runtime, on CPUs; auto is onnx for convolutional "
@@ -146,6 +153,10 @@ class RunSettings:
     def epochs_of(self, session: int) -> int:
         """Number of epochs in a session, from 1."""
         return (self.base_epochs if session == 1 else None) or self.epochs
+
+    def keeps_statistics(self, session: int) -> bool:
+        """Whether batch norm leaves its statistics as they are while a session, from 1, is trained."""
+        return self.norm_statistics == "frozen_later" and session > 1
 
 
 @dataclass(frozen=True)

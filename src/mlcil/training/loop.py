@@ -91,6 +91,7 @@ class SessionTraining:
         self.method, self.number, self.training = method, number, training
         self.settings, self.fabric, self.feed = settings, fabric, feed
         self.epochs = settings.epochs_of(number)
+        method.tagger.backbone.keep_statistics(settings.keeps_statistics(number))
         lr = settings.base_lr if number == 1 else settings.lr
         fused = settings.precision != "16-mixed" or settings.clip_norm is None
         self.optimiser = make_optimiser(method.tagger, lr, settings.weight_decay, fused)
