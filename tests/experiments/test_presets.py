@@ -127,8 +127,15 @@ def test_data_protocol_method_and_buffer_are_those_in_the_name(name):
 def test_options_of_krt_are_stated_for_its_rows_and_no_others():
     ours = {name for name, one in PRESETS.items() if issubclass(method_class(one.values["method"]), KRT)}
     assert {name for name in PRESETS if PRESETS[name].values["options"]} == ours
-    stated = {"width", "heads", "token_weight", "labels_per_image", "threshold"}
+    stated = {"width", "heads", "token_weight", "labels_per_image", "threshold", "first_head"}
     assert all(PRESETS[name].values["options"].keys() == stated for name in ours)
+
+
+def test_rows_with_cross_attention_start_as_in_the_authors_code():
+    for name, one in PRESETS.items():
+        options = make_config(preset_values(one, "digits")).options
+        if hasattr(options, "ica"):
+            assert one.values["options"]["first_head"] == ("normal" if options.ica else "default"), name
 
 
 def test_figure_5a_varies_lambda_and_figure_5b_the_buffer_alone():

@@ -203,6 +203,22 @@ def test_the_threshold_is_measured_on_the_sessions_images_alone(world, monkeypat
     assert measured == [len(session.indices)]
 
 
+def linear_layer(head):
+    return next(module for module in head.modules() if isinstance(module, torch.nn.Linear))
+
+
+@pytest.mark.parametrize(("first_head", "expected"), [("default", 1 / math.sqrt(3 * 384)), ("normal", 0.01)])
+@pytest.mark.parametrize("name", ["krt", "class_queries"])
+def test_the_authors_start_the_first_head_alone_with_small_weights(world, name, first_head, expected):
+    method = world.make(name, width=384, heads=8, first_head=first_head)
+    for session in world.sessions("B4-C2"):
+        world.learn(session, steps=0)
+    first, later = map(linear_layer, method.tagger.heads)
+    assert first.weight.std().item() == pytest.approx(expected, rel=0.1)
+    assert later.weight.std().item() == pytest.approx(1 / math.sqrt(3 * 384), rel=0.1)
+    assert 0 < first.bias.abs().max() <= 1 / math.sqrt(384)
+
+
 def test_width_must_be_a_multiple_of_heads(world):
     with pytest.raises(UserError, match=r"^krt: width 20 is not a multiple of heads 8$"):
         world.make("krt", width=20, heads=8)

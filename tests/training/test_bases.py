@@ -90,8 +90,8 @@ def test_what_changes_later_sessions_only_is(tmp_path, changes):
     assert len(shared(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("options", [{"heads": 2}, {"attend_to_kt": False}])
-def test_a_model_that_computes_otherwise_with_the_same_weights_is_another(tmp_path, options):
+@pytest.mark.parametrize("options", [{"heads": 2}, {"attend_to_kt": False}, {"first_head": "normal"}])
+def test_a_model_that_starts_or_computes_otherwise_is_another(tmp_path, options):
     go(tmp_path, "one", "krt", protocol="0,1")
     go(tmp_path, "other", "krt", protocol="0,1", options=KRT | options)
     assert len(shared(tmp_path)) == 2

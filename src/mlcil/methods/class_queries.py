@@ -58,7 +58,7 @@ class ClassQueries(KRT):
     reference = "Zhang et al., HCP, AAAI 2025; KBK (preprint 2026)"
     Config = ClassQueriesConfig
     config: ClassQueriesConfig
-    finetuning_options = {"dpl": False, "ica": False, "reweight": False}
+    finetuning_options = {"dpl": False, "ica": False, "reweight": False, "first_head": "default"}
 
     def make_tagger(self, backbone: Backbone) -> TaggerNet:
         """A tagger with class queries unless they are switched off, and with the unknown class if it has a weight."""

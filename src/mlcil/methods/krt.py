@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.config import option
 from ..core.errors import UserError
@@ -18,6 +18,7 @@ from ..data.protocol import Session
 from ..data.published import BENCHMARKS
 from ..losses.cosine import cosine_distance, token_loss
 from ..memory.buffer import Budget
+from ..models.attention import LINEAR_STD
 from ..models.backbone import Backbone
 from ..models.tagger import AttentionShape, Output, TaggerNet
 from .base import LOSS_SCALE, Inference, Task, TrainingSet
@@ -77,6 +78,12 @@ class KRTConfig(RehearsalConfig):
         "attend to [KT, KR, patches] (authors' code) instead of [KR, patches] (paper)",
         paper="KRT, eq. 3",
     )
+    first_head: str = option(
+        "default",
+        "weights that the first session's head starts from: PyTorch's default, as in later sessions, or N(0, 0.01) "
+        "(authors' code)",
+        choices=("default", "normal"),
+    )
 
 
 class KRT(Rehearsal):
@@ -91,7 +98,7 @@ class KRT(Rehearsal):
     Config = KRTConfig
     config: KRTConfig
     base_is_finetuning = True
-    finetuning_options = {"dpl": False, "ica": False, "kd": False}
+    finetuning_options = {"dpl": False, "ica": False, "kd": False, "first_head": "default"}
 
     def __init__(self, config: KRTConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         if config.width % config.heads:
@@ -112,6 +119,8 @@ class KRT(Rehearsal):
     def before_session(self, session: Session, infer: Inference) -> None:
         """Grow, find the threshold, and with it the pseudo labels."""
         super().before_session(session, infer)
+        if session.number == 1 and self.config.first_head == "normal":
+            self.tagger.heads[0].apply(_start_small)
         self.search, self.fixed_labels, self._pseudo = {}, None, None
         if self.teacher is not None and self.config.dpl:
             self._restore_labels(session, infer)
@@ -214,3 +223,9 @@ class KRT(Rehearsal):
     def _weight(self, published: float) -> float:
         scale = self.distillation_scale() if self.config.token_scaling == "sqrt" else 1.0
         return published * scale / LOSS_SCALE
+
+
+def _start_small(module: nn.Module) -> None:
+    """Draw the weights of a linear layer as the authors' code does; its bias stays."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=LINEAR_STD)
