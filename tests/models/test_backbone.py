@@ -126,6 +126,22 @@ def test_each_further_stage_freezes_more():
     assert counts == [0, 4, 16, 28, 40, 52, 64, 78]
 
 
+def test_all_before_a_named_module_is_frozen():
+    backbone = frozen("test_efficientnet", 64, "conv_head")
+    trained = {name for name, parameter in backbone.net.named_parameters() if parameter.requires_grad}
+    assert trained == {"conv_head.weight", "bn2.weight", "bn2.bias"}
+    batch, whole_net = images(64), Backbone("test_efficientnet", 64).eval()
+    whole_net.load_state_dict(backbone.state_dict())
+    assert torch.allclose(whole(backbone.eval(), batch), whole_net(batch), atol=1e-5)
+    assert backbone.stem(batch).shape[1] == backbone.net.conv_head.in_channels
+
+
+@pytest.mark.parametrize("amount", ["conv_hea", "9", "-1", "conv_stem"])
+def test_what_cannot_be_frozen_is_refused(amount):
+    with pytest.raises(UserError, match=f"freeze: got '{amount}', expected none, all, 0 to .* bn2"):
+        frozen("test_efficientnet", 64, amount)
+
+
 def test_a_transformer_keeps_training_what_is_not_frozen():
     backbone = frozen("test_vit", 64, 2).train()
     assert [block.training for block in backbone.net.blocks] == [False, True, True, True, True, True]

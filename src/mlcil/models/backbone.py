@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.errors import UserError, unknown_name
 from .runtime import OnnxNetwork, to_onnx
 from .small_conv import SmallConvNet
-from .stages import freeze_parameters, frozen_length, module_chain, stage_modules, stage_parameters
+from .stages import first_parameters, freeze_parameters, frozen_length, module_chain, stage_modules
 
 SMALL = "small_conv"
 RUNTIMES = ("torch", "onnx")
@@ -122,7 +122,8 @@ class Backbone(nn.Module):
         way is not: its first blocks can be frozen, but only the whole of it can be the stem.
 
         Arguments:
-            amount: "none", a number of stages counted from the input, or "all".
+            amount: "none", a number of stages counted from the input, "all", or the name of the first module that is
+                still trained, such as "conv_head".
         """
         if amount == "all":
             self._cut = len(self._layers)
@@ -172,12 +173,7 @@ class Backbone(nn.Module):
         self._maps.append(self._as_map(output))
 
     def _freeze_stages(self, amount: str) -> None:
-        stages = stage_parameters(self.net)
-        if not amount.isdecimal() or int(amount) > len(stages):
-            raise UserError(
-                f"freeze: got {amount!r}, expected none, all, or 0 to {len(stages)}, the stages of {self.name}"
-            )
-        self._frozen = freeze_parameters(self.net, {name for stage in stages[: int(amount)] for name in stage})
+        self._frozen = freeze_parameters(self.net, first_parameters(self.net, amount, self.name))
         images = torch.zeros(1, 3, self.image_size, self.image_size)
         chain = module_chain(self.eval().net, images) if self._frozen else []
         self._cut_chain(chain, images)

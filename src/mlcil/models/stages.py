@@ -8,12 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import UserError
+
 
 def stage_parameters(net: Any) -> list[list[str]]:
     """The names of a net's parameters, stem first, stage by stage."""
     from timm.models import group_parameters
 
     return list(group_parameters(net, net.group_matcher(coarse=True)).values())
+
+
+def first_parameters(net: nn.Module, amount: str, called: str) -> set[str]:
+    """The names of the parameters of a number of stages, or of all before the module of that name.
+
+    Raises:
+        UserError: the net, `called` so, has no such module and not as many stages.
+    """
+    stages = stage_parameters(net)
+    if amount.isdecimal() and int(amount) <= len(stages):
+        return {name for stage in stages[: int(amount)] for name in stage}
+    names = [name for name, _ in net.named_parameters()]
+    first = next((place for place, name in enumerate(names) if name.startswith(f"{amount}.")), 0)
+    if first:
+        return set(names[:first])
+    last = list(dict.fromkeys(name.rpartition(".")[0] for name in names))[-4:]
+    raise UserError(
+        f"freeze: got {amount!r}, expected none, all, 0 to {len(stages)}, the stages of {called}, or one of its "
+        f"modules but the first, such as {', '.join(last)}"
+    )
 
 
 def stage_modules(net: Any) -> list[nn.Module]:

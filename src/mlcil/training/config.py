@@ -44,7 +44,11 @@ class RunSettings:
     )
     backbone: str = option("small_conv", "name of a timm model, or small_conv for small images", flag=True)
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none", flag=True)
-    freeze: str = option("none", "how much of the backbone is frozen: none, a number of stages from the input, or all")
+    freeze: str = option(
+        "none",
+        "how much of the backbone is frozen: none, a number of stages from the input, all, or all that comes before "
+        "the module of that name, such as conv_head",
+    )
     norm_statistics: str = option(
         "train",
         "batch norm in the backbone: train renews its statistics in every session; frozen_later keeps them from the "
