@@ -238,7 +238,7 @@ def test_a_transformer_can_be_frozen_too(tmp_path):
     ("changes", "message"),
     [
         ({"keep_features": True}, "keep_features: nothing is frozen that could be kept; set freeze=all"),
-        ({"freeze": "9"}, "freeze: got '9', expected none, all, or 0 to 4, the stages of small_conv"),
+        ({"freeze": "9"}, "freeze: got '9', expected none, all, 0 to 4, the stages of small_conv, or"),
         ({"freeze": "all", "keep_features": True, "cache": None}, "keep_features needs a cache folder"),
     ],
 )
