@@ -12,7 +12,7 @@ import mlcil
 from .tiny import KRT, SETTINGS
 
 TINY = {key: value for key, value in SETTINGS.items() if key != "data"} | {"epochs": 1, "protocol": "0,1|2,3"}
-FUNCTIONS = ("check", "compare", "load", "methods", "presets", "register", "report", "run")
+FUNCTIONS = ("check", "compare", "diagnose", "load", "methods", "presets", "register", "report", "run")
 
 
 def in_a_new_process(code: str) -> str:

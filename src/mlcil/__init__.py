@@ -7,6 +7,7 @@
     scores = mlcil.load("runs/krt").predict(["photo.jpg"])           # use the trained model
     mlcil.report(["runs/krt"], "report")                             # write a page with tables and figures
     mlcil.compare("runs/krt", "runs/ft").as_dict()                   # is the difference more than noise?
+    mlcil.diagnose("runs/krt", "runs/joint").as_dict()               # why does it lose against joint training?
 
 `methods` and `presets` list what can be run. To write a method of your own, start from `Method` or `Rehearsal`, with
 a `MethodConfig` of `option`s, then `register` it and try it with `mlcil.testing.check_method`. A mistake in the input
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .methods.registry import register
     from .methods.rehearsal import Rehearsal
     from .reports.comparison import RunComparison
+    from .reports.diagnosis import Diagnosis
     from .serving.predictions import Prediction
     from .serving.tagger import Tagger
 
@@ -51,6 +53,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "diagnose",
     "load",
     "methods",
     "option",
@@ -227,6 +230,25 @@ def compare(
     from .reports.comparison import compare_runs
 
     return compare_runs(_paths(first), _paths(second), session, resamples)
+
+
+def diagnose(run: str | Path, joint: str | Path | None = None, *, quick: bool = False) -> Diagnosis:
+    """Find out why a method loses against joint training: drift, missing negatives, labels or features.
+
+    Arguments:
+        run: folder of a run with at least one finished session, of any method.
+        joint: folder of a run that learned the same classes at once, on the same data; None for no such run.
+        quick: leave out what needs the run's data and model, which takes minutes.
+
+    Returns:
+        The parts of the distance; `as_dict()` gives the plain numbers.
+
+    Raises:
+        UserError: a folder does not hold one run, or the joint run does not fit.
+    """
+    from .reports.diagnosis import diagnose_run
+
+    return diagnose_run(Path(run), None if joint is None else Path(joint), quick)
 
 
 def _paths(given: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -185,6 +185,15 @@ def report_compare_and_explain(mlcil, tmp_path: Path) -> None:  # type: ignore[n
     assert code == 0
     assert "krt is" in out
     assert json.loads((tmp_path / "difference.json").read_text())["resamples"] == 100
+    code, out, error = mlcil("diagnose", "b", "--out", "why")
+    assert code == 0
+    assert "reading digits" in error  # what is not part of the result
+    assert out.startswith("Drift of old classes")
+    assert out.endswith("wrote why/diagnosis.json\n")
+    assert json.loads((tmp_path / "why" / "diagnosis.json").read_text())["closed_form"]["last_trunk"]["all_labels"] > 0
+    code, out, _ = mlcil("diagnose", "b", "--quick")
+    assert code == 0
+    assert "closed form" not in out
     Image.new("RGB", (30, 20)).save(tmp_path / "photo.png")
     code, out, _ = mlcil("explain", "b", "photo.png", "--out", "maps")
     assert code == 0
@@ -301,6 +310,7 @@ def test_the_lists(mlcil) -> None:  # type: ignore[no-untyped-def]
         (["grid", "--preset-group", "table1"], "needs --data coco:PATH"),
         (["report", "nowhere"], "nowhere does not exist"),
         (["compare", "nowhere", "there"], "nowhere"),
+        (["diagnose", "nowhere"], "nowhere does not exist"),
         (["explain", "nowhere", "x.jpg"], "nowhere"),
     ],
 )

@@ -253,6 +253,25 @@ def compare(
 
 
 @app.command()
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="Folder of a run with at least one finished session, of any method.")],
+    joint: Annotated[
+        Path | None, typer.Option(help="Folder of a run that learned the same classes at once, on the same data.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out what needs the run's data and model, which takes minutes.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write diagnosis.json and diagnosis.md into this folder.")
+    ] = None,
+) -> None:
+    """Say why a method loses against joint training: drift, missing negatives, labels or features."""
+    from .diagnose import diagnose_and_print
+
+    diagnose_and_print(run, joint, quick, out, make_console())
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the page.")] = Path("runs/demo"),
 ) -> None:

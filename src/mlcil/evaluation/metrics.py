@@ -105,6 +105,17 @@ def average_precision(scores: Array, labels: Array) -> Floats:
     return np.array([_average_precision(one[known >= 0], one[known == 1]) for one, known in pairs], np.float64)
 
 
+def meaningful_ap(scores: Array, labels: Array) -> Floats:
+    """(K,) average precision in percent; NaN unless some images show the class and some are known not to.
+
+    Where every image shows a class, any order of them has an AP of 100.
+
+    Arguments:
+        scores, labels: (N, K), as for `average_precision`.
+    """
+    return np.where((labels == 0).any(axis=0), 100 * average_precision(scores, labels), np.nan)
+
+
 def f1_scores(scores: Array, labels: Array, threshold: float | Floats) -> F1:
     """Class-wise and overall F1 when a class is predicted wherever `score > threshold`.
 

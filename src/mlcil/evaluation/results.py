@@ -17,7 +17,7 @@ import numpy as np
 from ..core.errors import UserError
 from ..core.files import read_json, write_json
 from .calibration import Calibration
-from .metrics import Floats, Measurement, average_precision, forgetting, measure
+from .metrics import Floats, Measurement, forgetting, meaningful_ap, measure
 from .scores import ScoredImages
 
 
@@ -172,13 +172,11 @@ def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
 
 def _ap_by_class(scored: ScoredImages) -> dict[str, float | None]:
     names = scored.classes
-    percent = (100 * average_precision(scored.scores, scored.labels)).tolist()  # (K,)
-    if all(map(math.isnan, percent)):
+    if not (scored.labels == 1).any():
         some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise UserError(f"no test image shows any of the {len(names)} seen classes ({some})")
-    # Where every test image shows a class, any order of them has an AP of 100.
-    means_something = ((scored.labels == 0).any(axis=0) & ~np.isnan(percent)).tolist()
-    return {name: value if one else None for name, value, one in zip(names, percent, means_something, strict=True)}
+    percent = meaningful_ap(scored.scores, scored.labels).tolist()  # (K,)
+    return {name: None if math.isnan(value) else value for name, value in zip(names, percent, strict=True)}
 
 
 def ap_matrix(classes: Sequence[str], columns: Sequence[Mapping[str, float | None]]) -> Floats:

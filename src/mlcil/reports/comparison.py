@@ -69,7 +69,7 @@ def compare_runs(
     pairs = _pair_up(_find_runs(first, notes), _find_runs(second, notes), notes)
     flat = [run for pair in pairs for run in pair]
     numbers = _choose_sessions(flat, session)
-    scored = _in_common_rows(flat, numbers)
+    scored = in_common_rows(flat, numbers)
     name, other = _side_names(*pairs[0])
     try:
         difference = paired_difference(list(zip(scored[::2], scored[1::2], strict=True)), resamples)
@@ -78,12 +78,15 @@ def compare_runs(
     return RunComparison(name, other, pairs, list(zip(numbers[::2], numbers[1::2], strict=True)), notes, difference)
 
 
-def _in_common_rows(runs: Sequence[RunRecord], sessions: Sequence[int]) -> list[ScoredImages]:
+def in_common_rows(runs: Sequence[RunRecord], sessions: Sequence[int]) -> list[ScoredImages]:
     """The scores of each run after its session; the same row is the same image, in whatever order a run has them."""
     numbers: dict[ImageKey, int] = {}
     found = []
+    keys_by_run: dict[Path, list[ImageKey]] = {}
     for run, session in zip(runs, sessions, strict=True):
-        keys = keys_of(read_record(data_file(run.path)).test)
+        if run.path not in keys_by_run:
+            keys_by_run[run.path] = keys_of(read_record(data_file(run.path)).test)
+        keys = keys_by_run[run.path]
         scored = load_scores(scores_file(run.path, session))
         rows = [numbers.setdefault(keys[row], len(numbers)) for row in scored.rows.tolist()]
         found.append(scored._replace(rows=np.array(rows, np.int64)))

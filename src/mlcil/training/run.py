@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ..core.files import sha256_of
 from ..core.state import State, divided, prefixed
-from ..data.images import DataSet, Level
+from ..data.images import Level
 from ..data.protocol import Protocol, Session, is_back
 from ..data.review import review_protocol
 from ..data.sources import Found
@@ -27,13 +27,13 @@ from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, session_from_dict
 from ..evaluation.scores import ScoredImages
 from .config import RunConfig
-from .data_record import DataRecord
 from .folder import RunFolder
 from .inference import in_all, infer, on_first
 from .launch import launch
 from .learner import Learned, Learner, Resumption
-from .prepare import Data, kept_stem, make_feed, prepare_data, prepare_method, read_data, review_weights
+from .prepare import kept_stem, make_feed, prepare_method, review_weights
 from .progress import Reporter
+from .run_data import prepare_run_data, read_run_data
 from .states import load_session, load_state
 
 
@@ -83,11 +83,15 @@ class _Run:
         settings = self.settings = config.settings
         self.folder, self.fabric = folder, fabric
         self.reporter = Reporter(console if fabric.global_rank == 0 else Console(quiet=True), [])
-        whole, before = in_all(fabric, lambda: self._read_data(found))
-        self.reporter.say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
+        say = self.reporter.say
+        whole, before = in_all(fabric, lambda: read_run_data(settings, folder, say, found))
+        say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
         self.method, self.weight_file = prepare_method(config, len(whole.train.classes))
         self.method.tagger.to(fabric.device)
-        self.data, self.sessions, self.record = in_all(fabric, lambda: self._prepare_data(whole, before, change))
+        stem = in_all(fabric, lambda: kept_stem(settings, self.method.tagger, fabric.device))
+        self.data, self.sessions, self.record = in_all(
+            fabric, lambda: prepare_run_data(whole, before, settings, folder, say, stem, change)
+        )
         folder.save_record(self.record)
         self.findings = [
             *self.data.whole.findings,
@@ -104,25 +108,6 @@ class _Run:
         self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter, self.record.train_digest)
         self.results: list[SessionResult] = []
         self.calibration = Calibration() if settings.validation else None
-
-    def _read_data(self, found: Found | None) -> tuple[DataSet, DataRecord | None]:
-        """Read the data and put it into the order that the run knows; also what it knows, if it has begun."""
-        before, begun = self.folder.record(), self.folder.begun_sessions()
-        whole = read_data(self.settings, self.reporter.say, found)
-        return (before.arranged(whole, begun=begun, run=self.folder.path) if before else whole), before
-
-    def _prepare_data(
-        self, whole: DataSet, before: DataRecord | None, change: Callable[[Protocol], Protocol]
-    ) -> tuple[Data, list[Session], DataRecord]:
-        """Open the images, and make sure that the data are what sessions have seen."""
-        settings, path, begun = self.settings, self.folder.path, self.folder.begun_sessions()
-        stem = kept_stem(settings, self.method.tagger, self.fabric.device)
-        data = prepare_data(whole, settings, self.reporter.say, stem, change)
-        sessions = data.protocol.sessions(settings.validation, settings.seed)
-        now = DataRecord.of(data.whole, data.protocol, sessions)
-        if before and (changed := before.check(now, begun, path)):
-            self.reporter.say(f"the data changed, but not what was learned from: {changed}")
-        return data, sessions, now
 
     def execute(self) -> RunResult:
         """Do what is left to do."""
