@@ -14,7 +14,7 @@ from mlcil.experiments.grid import Grid, GridRun
 
 
 def request(**given: Any) -> list[GridRun]:
-    nothing = {"file": None, "preset_group": None, "presets": None, "methods": None}
+    nothing = {"file": None, "only": None, "preset_group": None, "presets": None, "methods": None}
     return requested_runs(**{**nothing, "protocols": "B0-C2", "seeds": "0", "changes": {}, **given})
 
 

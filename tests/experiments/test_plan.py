@@ -34,6 +34,13 @@ def test_a_file_of_runs(tmp_path):
     assert runs[2].config.settings.buffer == "5"
 
 
+def test_some_runs_of_a_file(tmp_path):
+    (tmp_path / "grid.yaml").write_text(GRID)
+    assert [one.name for one in file_runs(tmp_path / "grid.yaml", [1], {}, ["krt-r"])] == ["krt-r/seed-1"]
+    with pytest.raises(UserError, match=r"unknown run in .*grid.yaml 'krtr'.* krt-r"):
+        file_runs(tmp_path / "grid.yaml", [0], {}, ["ft", "krtr"])
+
+
 def test_published_rows():
     group = preset_group("table1")
     runs = preset_runs(group, [3], {"data": "coco:x", "epochs": 1})

@@ -140,6 +140,7 @@ def presets(
 @with_settings(without=("method", "protocol", "seed", "engine", "jobs"))
 def grid(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="YAML file that lists the runs.")] = None,
+    only: Annotated[str | None, typer.Option(help="Run only these runs of the file, separated by commas.")] = None,
     preset_group: Annotated[
         str | None, typer.Option(help="Run the published rows of a group such as table1; see `mlcil presets`.")
     ] = None,
@@ -169,7 +170,7 @@ def grid(
     """
     from .grid import requested_runs, run_grid
 
-    runs = requested_runs(file, preset_group, presets, methods, protocols, seeds, changes)
+    runs = requested_runs(file, only, preset_group, presets, methods, protocols, seeds, changes)
     if not run_grid(runs, out, jobs, engine, share, report, make_console()):
         sys.exit(1)
 

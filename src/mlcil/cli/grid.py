@@ -18,6 +18,7 @@ from .interrupted import explain_grid
 
 def requested_runs(
     file: Path | None,
+    only: str | None,
     preset_group: str | None,
     presets: str | None,
     methods: str | None,
@@ -35,9 +36,11 @@ def requested_runs(
     if len(given) != 1:
         got = " and ".join(given) or "none"
         raise UserError(f"name the runs by one of {', '.join(ways)}; got {got}")
+    if only is not None and file is None:
+        raise UserError(f"--only names runs of a file, and there is none; give them by {given[0]} alone")
     numbers = _seeds(seeds)
     if file is not None:
-        return file_runs(file, numbers, changes)
+        return file_runs(file, numbers, changes, None if only is None else _words(only))
     from ..experiments.presets import find_preset
     from ..experiments.presets import preset_group as rows_of_group
 

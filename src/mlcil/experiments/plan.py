@@ -94,13 +94,18 @@ def method_runs(
     return _with_seeds(entries, seeds, changes)
 
 
-def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, object]) -> list[GridRun]:
+def file_runs(
+    file: Path, seeds: Sequence[int], changes: Mapping[str, object], only: Sequence[str] | None = None
+) -> list[GridRun]:
     """The runs that a YAML file lists.
 
     The file has `settings` that all runs share, and `runs`: names with the settings and `options` of each run.
 
+    Arguments:
+        only: names of the runs that are wanted; None for all.
+
     Raises:
-        UserError: the file or a setting in it is wrong.
+        UserError: the file or a setting in it is wrong, or it does not list what is wanted.
     """
     listed = read_config(file)
     for key in listed:
@@ -111,7 +116,10 @@ def file_runs(file: Path, seeds: Sequence[int], changes: Mapping[str, object]) -
         raise UserError(f"{file} lists no runs, expected a mapping `runs` from names to settings")
     if not isinstance(shared, dict) or not all(isinstance(own or {}, dict) for own in runs.values()):
         raise UserError(f"{file}: `settings` and each of `runs` must map names to values")
-    return _with_seeds({str(name): {**shared, **(own or {})} for name, own in runs.items()}, seeds, changes)
+    entries = {str(name): {**shared, **(own or {})} for name, own in runs.items()}
+    if wrong := [name for name in only or () if name not in entries]:
+        raise unknown_name(f"run in {file}", wrong[0], entries)
+    return _with_seeds({name: entries[name] for name in only or entries}, seeds, changes)
 
 
 def _with_seeds(
