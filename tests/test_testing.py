@@ -28,7 +28,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "icarl faithful": {"cls_scope": "new", "scores": "nme", "missing": "ignore"},
     "tpcil hebbian": {"pairs": "hebbian", "buffer": "total:9"},
     "bic fixed total": {"buffer": "total:9", "replay": "paired"},
-    "analytic attention": {"base": "attention", "width": 16, "heads": 4, "expansion": 16, "remember": "fingerprints"},
+    "analytic remembering": {"expansion": 16, "remember": "fingerprints"},
+    "adaptive forgetful": {"expansion": 0, "remember": "none", "norm_statistics": "train"},
     "oewc true fisher": {"fisher": "true", "gamma": 0.5, "weight": 1e4},
     "lwf faithful": {"missing": "ignore"},
     "prs offline bce": {"loss": "bce", "rho": 0.5, "micro_batch": 3},
@@ -43,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def values_of(name: str) -> dict[str, Any]:
     if name in VARIANTS:
         return VARIANTS[name]
-    if name == "analytic":
+    if name in ("analytic", "adaptive"):
         return {"expansion": 16}
     return SMALL_PROMPTS if name == "l2p" else SMALL_ATTENTION if name.startswith(("krt", "class")) else {}
 

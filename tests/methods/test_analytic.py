@@ -85,24 +85,7 @@ def test_it_trains_nothing_and_leaves_the_backbone_alone(world):
     assert all(torch.equal(method.tagger.backbone.state_dict()[name], value) for name, value in before.items())
 
 
-@pytest.mark.parametrize("base", ["finetune", "attention"])
-def test_the_base_may_train_in_the_first_session_alone(world, base):
-    method = world.make("analytic", base=base, width=16, heads=4, **SMALL)
-    first, second, _ = world.sessions()
-    assert [method.trains(one) for one in (first, second)] == [True, False]
-    method.before_session(first, world.infer)
-    before = {name: value.clone() for name, value in method.tagger.backbone.state_dict().items()}
-    world.train(first, 2)
-    after = {name: value.clone() for name, value in method.tagger.backbone.state_dict().items()}
-    assert any(not torch.equal(after[name], value) for name, value in before.items())
-    method.after_session(first, world.infer)
-    method.before_session(second, world.infer)
-    method.after_session(second, world.infer)
-    assert all(torch.equal(method.tagger.backbone.state_dict()[name], value) for name, value in after.items())
-    assert method.predict(world.images).shape == (24, 4)
-
-
-@pytest.mark.parametrize("options", [{}, {"base": "finetune"}, {"remember": "fingerprints"}])
+@pytest.mark.parametrize("options", [{}, {"remember": "fingerprints"}])
 def test_probabilities_rank_images_as_scores_do(world, options):
     method = learned(world, "B0-C2", **options)
     with torch.no_grad():
@@ -283,11 +266,6 @@ def test_thresholds_and_notes(world):
     assert 0 < notes["freedom"] < 1
     given = learned(world, ridge=7.0)
     assert given.notes()["ridge"] == 7.0
-
-
-def test_attention_heads_must_divide_the_width(world):
-    with pytest.raises(UserError, match="width 10 is not a multiple of heads 4"):
-        world.make("analytic", base="attention", width=10, heads=4)
 
 
 def test_an_image_that_arrives_with_every_session_is_counted_once(tmp_path):

@@ -6,18 +6,20 @@ import torch
 from mlcil.core.errors import UserError
 from mlcil.models.analytic import CERTAIN, AnalyticTagger, tempered
 from mlcil.models.backbone import Backbone
-from mlcil.models.tagger import AttentionShape
 
 IMAGES = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-def made(attention=None, **shape):
+def made(is_trained=False, **shape):
     torch.manual_seed(0)
     with torch.enable_grad():
-        backbone = Backbone("small_conv", 16)
-    backbone.stop_training()
+        backbone, still = Backbone("small_conv", 16), Backbone("small_conv", 16)
+    still.stop_training()
     values = {"expansion": 20, "power": 0.5, "window": 0.0, "window_weight": 0.5} | shape
-    return AnalyticTagger(backbone, **values, attention=attention, trains_base=attention is not None).eval()
+    if is_trained:
+        return AnalyticTagger(backbone, **values, still=still).eval()
+    backbone.stop_training()
+    return AnalyticTagger(backbone, **values).eval()
 
 
 def solved(tagger, classes=3):
@@ -139,17 +141,34 @@ def test_a_fingerprint_tells_features_apart():
 
 
 @torch.no_grad()
-def test_an_embedding_joins_the_features_and_trains_before_the_first_solution():
-    tagger = made(AttentionShape(8, 2), window=0.5)
+def test_a_trained_backbone_is_joined_by_one_that_stays():
+    tagger = made(is_trained=True, window=0.5)
     tagger.grow(3)
-    assert tagger(IMAGES).logits.shape == (5, 3)  # ordinary heads
-    embedded = tagger.attention(tagger.backbone(IMAGES))[0]
+    both = [net(IMAGES).mean(dim=(2, 3)) for net in (tagger.backbone, tagger.still)]
     described = tagger.describe(IMAGES)
-    torch.testing.assert_close(described[:, -8:], embedded)
+    torch.testing.assert_close(described, torch.cat([one.sign() * one.abs().sqrt() for one in both], dim=1))
+    random = torch.relu(described[:, -128:] @ tagger.projection)  # of what stays alone
+    torch.testing.assert_close(tagger.expand(described)[:, :20], random)
     tagger.set_solution(torch.randn(tagger.width, 3), torch.ones(3), torch.zeros(3))
-    whole, both = tagger.scores(IMAGES).unbind(1)
+    whole, combined = tagger.scores(IMAGES).unbind(1)
     torch.testing.assert_close(whole, tagger.expand(described) @ tagger.weights)
-    assert not torch.equal(whole, both)
+    torch.testing.assert_close(tagger(IMAGES).logits, tempered(combined))
+    assert not torch.equal(whole, combined)
+    trained = tagger.train()(IMAGES)
+    torch.testing.assert_close(trained.logits, tagger.heads[0](trained.pooled))
+    assert not any(module.training for module in tagger.still.modules())
+
+
+@torch.no_grad()
+def test_heads_that_are_joined_score_as_they_did():
+    tagger = made(is_trained=True).train()
+    tagger.backbone.eval()
+    for classes in (2, 3):
+        tagger.grow(classes)
+    before = tagger(IMAGES).logits
+    tagger.join_heads([4, 0, 2])
+    assert tagger.sizes == [3]
+    torch.testing.assert_close(tagger(IMAGES).logits, before[:, [4, 0, 2]])
 
 
 def test_a_first_session_of_hardly_any_images():

@@ -196,7 +196,9 @@ def test_what_the_features_do_not_use_is_not_trained():
 def test_too_many_stages(name, most):
     assert not any(parameter.requires_grad for parameter in frozen(name, 64, most).parameters())
     for count in (most + 1, -1, "some"):
-        with pytest.raises(UserError, match=f"got '{count}', expected none, all, 0 to {most}, the stages of {name}, or"):
+        with pytest.raises(
+            UserError, match=f"got '{count}', expected none, all, 0 to {most}, the stages of {name}, or"
+        ):
             frozen(name, 64, count)
 
 

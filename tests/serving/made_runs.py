@@ -19,7 +19,7 @@ from mlcil.training.states import save_state
 
 DATA = "digits:train=20,test=40,size=32"
 SIZES, CLASSES = (3, 2, 2), tuple("0123456")
-OPTIONS = {"krt": {"width": 16, "heads": 4}, "ft": {}, "analytic": {"expansion": 20}}
+OPTIONS = {"krt": {"width": 16, "heads": 4}, "ft": {}, "analytic": {"expansion": 20}, "adaptive": {"expansion": 20}}
 
 
 def a_run(method, path=Path("run"), data=DATA, **changes):
@@ -33,7 +33,7 @@ def a_run(method, path=Path("run"), data=DATA, **changes):
     with torch.no_grad():
         for parameter in made.tagger.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    if method == "analytic":
+    if method in ("analytic", "adaptive"):
         weights = torch.randn(made.tagger.width, len(CLASSES), generator=generator)
         made.tagger.set_solution(weights, torch.ones(len(CLASSES)), torch.zeros(len(CLASSES)))
     made.tagger.eval().requires_grad_(False)

@@ -131,21 +131,18 @@ def test_without_a_tag_the_one_nearest_to_its_threshold_is_shown(krt, monkeypatc
     assert [(tag.name, tag.is_present) for tag in explain(krt, picture()).tags] == [(every[4].name, True)]
 
 
-@pytest.mark.parametrize("options", [{"expansion": 20}, {"expansion": 20, "base": "attention", "width": 8, "heads": 2}])
-def test_window_evidence_is_the_score_of_the_window_around_each_place(options):
-    tagger = a_run("analytic", options=options).method.tagger
-    whole = tagger.backbone(torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(4)))
-    features = torch.randn(1, 128, 8, 8, generator=torch.Generator().manual_seed(5))
-    evidence = window_evidence(tagger, features, whole)
+@pytest.mark.parametrize(("method", "channels"), [("analytic", 128), ("adaptive", 256)])
+def test_window_evidence_is_the_score_of_the_window_around_each_place(method, channels):
+    tagger = a_run(method, options={"expansion": 20}).method.tagger
+    features = torch.randn(1, channels, 8, 8, generator=torch.Generator().manual_seed(5))
+    evidence = window_evidence(tagger, features)
     assert evidence.shape == (1, 7, 8, 8)
-    embedded = [] if tagger.attention is None else [tagger.attention(whole)[0][0]]
     for (row, column), window in {
         (3, 4): features[0, :, 2:5, 3:6],  # 3 of 8 is nearest to 0.4 among the odd ones
         (0, 7): features[0, :, :2, 6:],  # cut at the corner
     }.items():
         pooled = window.mean((1, 2))
-        described = torch.cat([pooled.sign() * pooled.abs() ** tagger.power, *embedded])
-        expected = tagger.expand(described) @ tagger.weights
+        expected = tagger.expand(pooled.sign() * pooled.abs() ** tagger.power) @ tagger.weights
         torch.testing.assert_close(evidence[0, :, row, column], expected, rtol=1e-3, atol=1e-3)
 
 

@@ -178,7 +178,6 @@ def test_chosen_thresholds_survive_learning(tagger, digit_tables):
         ({"image_size": 64}, "this tagger has image_size 32, which stays as it is; leave out image_size=64"),
         ({"expansion": 50}, "this tagger has expansion 0, which stays as it is; leave out expansion=50"),
         ({"power": 1.0}, "this tagger has power 0.5, which stays as it is; leave out power=1.0"),
-        ({"base": "attention"}, "this tagger has base frozen, which stays as it is; leave out base=attention"),
         ({"epoch": 2}, "unknown key for method analytic 'epoch', did you mean 'epochs'?"),
     ],
 )

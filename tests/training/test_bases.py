@@ -67,7 +67,14 @@ def test_the_log_of_the_first_session_comes_along(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seed": 1}, {"base_lr": 2e-3}, {"base_epochs": 1}, {"protocol": "0,1|2,3"}, {"options": {"missing": "ignore"}}],
+    [
+        {"seed": 1},
+        {"base_lr": 2e-3},
+        {"base_epochs": 1},
+        {"protocol": "0,1|2,3"},
+        {"options": {"missing": "ignore"}},
+        {"norm_statistics": "frozen"},
+    ],
 )
 def test_what_changes_the_first_session_is_not_shared(tmp_path, changes):
     go(tmp_path, "one", "ft")

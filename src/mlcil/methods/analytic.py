@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from ..models.merging import check_same_features
 from ..models.ridge import Solution, choose_ridge, solve, weights_at
 from ..models.score_model import ScoreModel, score_model
 from ..models.sums import SHARD, DescribedImages, Sums
-from ..models.tagger import AttentionShape
 from .base import Inference, Method, MethodConfig, Task
 from .shard_sums import SumShard, read_sums
 
@@ -37,13 +36,6 @@ class AnalyticConfig(MethodConfig):
     """How features are computed and how the linear map is fitted."""
 
     missing: str = with_default(MethodConfig, "missing", "negative", choices=("negative",))
-    base: str = option(
-        "frozen",
-        "frozen: the pretrained backbone as it is; finetune: trained in the first session, then frozen; attention: the "
-        "same with cross-attention, whose embedding joins the features",
-        choices=("frozen", "finetune", "attention"),
-        paper="L3A",
-    )
     expansion: int = option(2048, "number of random features added to the pooled ones", low=0, high=16384, paper="L3A")
     power: float = option(
         0.5, "power applied to the pooled values before standardisation, keeping their sign", low=0.1, high=2.0
@@ -61,8 +53,6 @@ class AnalyticConfig(MethodConfig):
         "counts again, absent where its session does not label it",
         choices=("none", "fingerprints"),
     )
-    width: int = option(384, "size of the embedding with base attention", low=1, paper="KRT, section 4.1")
-    heads: int = option(8, "number of attention heads with base attention", low=1, paper="KRT, section 4.1")
 
 
 class HeldOut(NamedTuple):
@@ -90,14 +80,12 @@ class Analytic(Method):
     reference = "Zhang et al., L3A, ICML 2025"
     Config = AnalyticConfig
     config: AnalyticConfig
-    saved = ("ledger", "scores", "_ridge", "_stretch", "_shift")
-    only_for_learning = ("ledger",)
+    saved: ClassVar[tuple[str, ...]] = ("ledger", "scores", "_ridge", "_stretch", "_shift")
+    only_for_learning: ClassVar[tuple[str, ...]] = ("ledger",)
     setting_defaults = {"augment": "none"}  # each image is seen once, unaugmented
     tagger: AnalyticTagger
 
     def __init__(self, config: AnalyticConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
-        if config.base == "attention" and config.width % config.heads:
-            raise UserError(f"analytic: width {config.width} is not a multiple of heads {config.heads}")
         super().__init__(config, backbone, task, budget)
         self.ledger = Ledger(self.tagger.width)
         self.folds = 0
@@ -109,37 +97,24 @@ class Analytic(Method):
 
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
         """A tagger with fixed features and weights that are solved for."""
-        c = self.config
-        if c.base == "frozen":
-            backbone.stop_training()
-        attention = AttentionShape(c.width, c.heads) if c.base == "attention" else None
-        trains_base = c.base != "frozen"
-        return AnalyticTagger(backbone, c.expansion, c.power, c.window, c.window_weight, attention, trains_base)
+        backbone.stop_training()
+        return self._tagger_of(backbone)
 
     def trains(self, session: Session) -> bool:
-        """Only the first session trains, and only if it adapts the backbone."""
-        return session.number == 1 and self.config.base != "frozen"
-
-    def freeze(self) -> None:
-        """Keep the features that the first session's images were summed with."""
-        if self.ledger.classes:
-            self.tagger.backbone.stop_training()
+        """Nothing is trained."""
+        return False
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Add the session's images to the sums and solve for all classes, old and new."""
         super().after_session(session, infer)
         tagger = self.tagger
-        tagger.backbone.stop_training()
         order = np.argsort(session.fingerprints, kind="stable")  # so that the order of a table does not matter
         if not self.ledger.features:
             if self.config.expansion:
                 tagger.standardise(self._describe(session, infer, order[:SHARD]))
             self.ledger = Ledger(tagger.width, tagger.fingerprint())
-        elif self.ledger.features != tagger.fingerprint():
-            raise UserError(
-                "the features are not those of earlier sessions: the backbone, its weights or what computes it "
-                "(--set runtime=torch or onnx) has changed, and sums of different features cannot be brought together"
-            )
+        else:
+            self.ledger = self._carried_over(session, infer)
         self._solve(self._with_session(session, infer, order))
         self._match_windows(session, infer)
         self._set_scores()
@@ -189,6 +164,19 @@ class Analytic(Method):
             return {}
         found = {"ridge": self.solution.ridge, "freedom": self.solution.freedom, "gcv_error": self.solution.error}
         return found | {"remember": self.config.remember, "images": round(self.ledger.images)}
+
+    def _tagger_of(self, backbone: Backbone, still: Backbone | None = None) -> AnalyticTagger:
+        c = self.config
+        return AnalyticTagger(backbone, c.expansion, c.power, c.window, c.window_weight, still)
+
+    def _carried_over(self, session: Session, infer: Inference) -> Ledger:
+        """The ledger of earlier sessions with the features of today."""
+        if self.ledger.features != self.tagger.fingerprint():
+            raise UserError(
+                "the features are not those of earlier sessions: the backbone, its weights or what computes it "
+                "(--set runtime=torch or onnx) has changed, and sums of different features cannot be brought together"
+            )
+        return self.ledger
 
     def _with_session(self, session: Session, infer: Inference, order: NDArray[np.int64]) -> Ledger:
         """The ledger with a session's images, summed over in an order (N,)."""
@@ -249,7 +237,7 @@ class Analytic(Method):
             torch.stack([old[known[name]] if name in known else old.median() for name in names])
             for old in (self._stretch, self._shift)
         )
-        self.tagger.sizes = [len(names)]
+        self.tagger.join_heads([known.get(name, 0) for name in names])
 
     def _set_scores(self) -> None:
         """Put the weights into the model, with the probabilities that belong to their scores."""

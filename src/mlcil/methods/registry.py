@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 from ..core.config import with_default
 from ..core.errors import UserError, unknown_name
+from .adaptive import Adaptive
 from .analytic import Analytic
 from .base import Method
 from .bic import BiC
@@ -46,7 +47,7 @@ OURS: tuple[type[Method], ...] = (
     variant(KRT, "krt_without_dpl", "KRT without pseudo labels (ablation a)", dpl=False),
     variant(KRT, "krt_without_ica", "KRT without cross-attention and token loss (ablation b)", ica=False),
     variant(KRT, "krt_with_kd", "KRT with distillation of the pooled feature as well (ablation c)", kd=True),
-    *(ClassQueries, Analytic),
+    *(ClassQueries, Analytic, Adaptive),
 )
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.errors import UserError
 from .backbone import Backbone
 from .ridge import SMALLEST_DEVIATION
 from .score_model import ABSENT
-from .tagger import AttentionShape, Output, TaggerNet
+from .tagger import Output, TaggerNet
 
 CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 
@@ -22,20 +22,18 @@ CERTAIN = 6.0  # a logit of about 0.9975; beyond it logits grow slowly
 class AnalyticTagger(TaggerNet):
     """Scores by weights that `set_solution` is given.
 
-    Before there are any, the logits are those of ordinary heads, so that a first session can train the backbone.
-
     Arguments:
         expansion: random features max(0, R x) beside the standardised x itself.
         power: of the pooled values, sign kept; 0.5 evens out features that fire rarely and strongly.
         window: side of the square windows that are scored besides the whole image, as a part of the map's side; 0 none.
         window_weight: of the best window's score, beside the whole image's.
-        attention: trained in the first session; its embedding then joins the features.
-        trains_base: whether the first session trains at all.
+        still: a copy of the backbone that never changes, if the backbone is trained. Its map joins the backbone's, and
+            random features look at it alone. While training, the logits are those of ordinary heads.
     """
 
     mean: Tensor  # (p,) of the pooled features
     deviation: Tensor  # (p,)
-    projection: Tensor  # (p, expansion)
+    projection: Tensor  # (C, expansion), C channels of the backbone; p = C, or 2 C with `still`
     weights: Tensor  # (d, at least K), d = expansion + p + 1
     columns: Tensor  # (K,) the columns of the weights that count
     slope: Tensor  # (K,)
@@ -48,15 +46,14 @@ class AnalyticTagger(TaggerNet):
         power: float,
         window: float,
         window_weight: float,
-        attention: AttentionShape | None,
-        trains_base: bool,
+        still: Backbone | None = None,
     ) -> None:
-        super().__init__(backbone, attention)
+        super().__init__(backbone)
         self.power, self.window, self.window_weight = power, window, window_weight
-        self.trains_base = trains_base
-        size = backbone.channels + (attention.width if attention else 0)
+        self.still = still
+        size = backbone.channels * (1 if still is None else 2)
         # Each random feature looks at the standardised x along a direction of about unit length.
-        self.register_buffer("projection", torch.randn(size, expansion) / size**0.5)
+        self.register_buffer("projection", torch.randn(backbone.channels, expansion) / backbone.channels**0.5)
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("deviation", torch.ones(size))
         self.register_buffer("weights", torch.zeros(self.width, 0))
@@ -67,19 +64,26 @@ class AnalyticTagger(TaggerNet):
     @property
     def width(self) -> int:
         """d, the number of features after expansion, the constant included."""
-        return self.projection.shape[1] + self.projection.shape[0] + 1
+        return self.projection.shape[1] + len(self.mean) + 1
 
     @property
     def needs_map(self) -> bool:
-        """Whether it looks at windows, or by attention."""
-        return bool(self.window) or super().needs_map
+        """Whether it looks at windows."""
+        return bool(self.window)
+
+    def train(self, mode: bool = True) -> AnalyticTagger:
+        """Switch mode; what stays still does not."""
+        super().train(mode)
+        if self.still is not None:
+            self.still.eval()
+        return self
 
     def grow(self, classes: int) -> None:
-        """Make room for a session, absent until solved for; only a first session that trains gets a head."""
-        if self.trains_base and not self.sizes:
+        """Make room for a session, absent until solved for; where the backbone is trained, with a head to train it."""
+        if self.still is None:
+            self.sizes.append(classes)
+        else:
             super().grow(classes)
-            return
-        self.sizes.append(classes)
         if before := self.weights.shape[1]:
             new = torch.arange(before, before + classes).to(self.columns)
             self.columns = torch.cat([self.columns, new])
@@ -87,26 +91,31 @@ class AnalyticTagger(TaggerNet):
             self.offset = F.pad(self.offset, (0, classes), value=ABSENT)
 
     def forward(self, images: Tensor) -> Output:
-        """(B, 3, H, W) normalised images -> `Output`; logits of the classes solved for."""
-        if not self.weights.shape[1]:
+        """(B, 3, H, W) normalised images -> `Output`; logits of the classes solved for, or of heads in training."""
+        if self.still is not None and (self.training or not self.weights.shape[1]):
             return super().forward(images)
-        features = self.backbone(images)
+        features = self.features(images)
         logits = tempered(self.slope * self._combined(features)[1] + self.offset)
         return Output(logits, features.mean(dim=(2, 3)), logits.new_zeros(len(logits), 0, 0), self.backbone.take_maps())
 
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, p, h, w) feature map, what the backbone has learned first."""
+        features: Tensor = self.backbone(images)
+        return features if self.still is None else torch.cat([features, self.still(images)], dim=1)
+
     def describe(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, p), the pooled features before standardisation."""
-        features = self.backbone(images)
-        return self._joined(_pooled(features), self._embedded(features))
+        return self._powered(self.features(images).mean(dim=(2, 3)))
 
     def expand(self, described: Tensor) -> Tensor:
         """(..., p) -> (..., d): random features, the standardised ones, and 1."""
         x = (described - self.mean) / self.deviation
-        return torch.cat([torch.relu(x @ self.projection), x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+        random = torch.relu(x[..., -len(self.projection) :] @ self.projection)
+        return torch.cat([random, x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
 
     def scores(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, 2, K): the score of the whole image, and with its best window's."""
-        return torch.stack(self._combined(self.backbone(images)), dim=1)
+        return torch.stack(self._combined(self.features(images)), dim=1)
 
     def standardise(self, described: Tensor) -> None:
         """Take mean and deviation of what random features look at from (N, p)."""
@@ -133,12 +142,22 @@ class AnalyticTagger(TaggerNet):
         weights[:, kept] = self.weights[:, kept]
         self.weights, self.columns, self.slope, self.offset = weights, kept, self.slope[columns], self.offset[columns]
 
+    def join_heads(self, columns: Sequence[int]) -> None:
+        """Be a tagger of one session with these of the classes, in this order."""
+        self.sizes = [len(columns)]
+        if not len(self.heads):
+            return
+        weight, bias = (torch.cat([getattr(head, name) for head in self.heads]) for name in ("weight", "bias"))
+        head = nn.Linear(weight.shape[1], len(columns)).to(weight.device)
+        head.load_state_dict({"weight": weight[columns], "bias": bias[columns]})
+        self.heads = nn.ModuleList([head])
+
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""
         runtime = () if self.backbone.runtime == "torch" else (self.backbone.runtime,)
         digest = hashlib.sha256(repr((self.backbone.name, self.backbone.image_size, self.power, *runtime)).encode())
-        learnt = [] if self.attention is None else self.attention.state_dict().values()
-        for value in (*self.backbone.state_dict().values(), *learnt, self.mean, self.deviation, self.projection):
+        still = [] if self.still is None else self.still.state_dict().values()
+        for value in (*self.backbone.state_dict().values(), *still, self.mean, self.deviation, self.projection):
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:32]
 
@@ -149,34 +168,24 @@ class AnalyticTagger(TaggerNet):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _combined(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        embedded = self._embedded(features)
-        whole = self._score(_pooled(features), embedded)  # (B, K)
+        whole = self._score(features.mean(dim=(2, 3)))  # (B, K)
         if not self.window or self._window_sides(features) == [*features.shape[-2:]]:
             return whole, whole
-        return whole, whole + self.window_weight * self._window_scores(features, embedded).amax(1)
+        return whole, whole + self.window_weight * self.window_scores(features).amax(1)
+
+    def window_scores(self, features: Tensor) -> Tensor:
+        """(B, p, h, w) -> (B, W, K), the score of every window."""
+        return self._score(_windows(features, self._window_sides(features)))
 
     def _window_sides(self, features: Tensor) -> list[int]:
         return [max(1, round(self.window * side)) for side in features.shape[-2:]]
 
-    def _window_scores(self, features: Tensor, embedded: Tensor | None) -> Tensor:
-        """(B, C, h, w) -> (B, W, K), every window with the embedding of the whole image."""
-        windows = _windows(features, self._window_sides(features))
-        return self._score(windows, None if embedded is None else embedded[:, None])
-
-    def _score(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
+    def _score(self, pooled: Tensor) -> Tensor:
         with torch.autocast(pooled.device.type, enabled=False):  # the weights were solved for in full precision
-            described = self._joined(pooled.float(), None if embedded is None else embedded.float())
-            return (self.expand(described) @ self.weights)[..., self.columns]
+            return (self.expand(self._powered(pooled.float())) @ self.weights)[..., self.columns]
 
-    def _joined(self, pooled: Tensor, embedded: Tensor | None) -> Tensor:
-        """(..., C) and (..., e), which may lack the windows' dimension -> (..., p)."""
-        powered = pooled.sign() * pooled.abs() ** self.power
-        if embedded is None:
-            return powered
-        return torch.cat([powered, embedded.expand(*powered.shape[:-1], -1)], dim=-1)
-
-    def _embedded(self, features: Tensor) -> Tensor | None:
-        return None if self.attention is None else self.attention(features)[0]  # (B, e)
+    def _powered(self, pooled: Tensor) -> Tensor:
+        return pooled.sign() * pooled.abs() ** self.power
 
 
 def tempered(logits: Tensor) -> Tensor:
@@ -186,11 +195,6 @@ def tempered(logits: Tensor) -> Tensor:
     """
     excess = (logits.abs() - CERTAIN).clamp(min=0)
     return torch.where(excess > 0, logits.sign() * (CERTAIN + torch.log1p(excess)), logits)
-
-
-def _pooled(features: Tensor) -> Tensor:
-    """(B, C, h, w) -> (B, C)."""
-    return features.mean(dim=(2, 3))
 
 
 def _windows(features: Tensor, sides: list[int]) -> Tensor:

@@ -57,9 +57,7 @@ class Sums:
                 z = expand(described[part]).cpu().double()  # (c, d)
                 gram.addmm_(z.T, z)
                 cross.addmm_(z.T, labels[part].double())
-        packed = _own_memory(width * (width + 1) // 2)
-        torch.cat([gram[row, : row + 1] for row in range(width)], out=packed)
-        return cls(packed, cross)
+        return cls(packed(gram), cross)
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(combined(np.add, self.gram, other.gram), self.cross + other.cross)
@@ -89,10 +87,7 @@ class Sums:
 
     def matrix(self) -> Tensor:
         """(d, d), the lower triangle of the sum of z z', zeros above it."""
-        matrix = self.gram.new_zeros(self.width, self.width)
-        for row, values in enumerate(torch.split_with_sizes(self.gram, [*range(1, self.width + 1)])):
-            matrix[row, : row + 1] = values
-        return matrix
+        return unpacked(self.gram, self.width)
 
     def with_columns(self, source: Sequence[int | None]) -> Sums:
         """With these columns of the labels, in this order; None is a column of zeros."""
@@ -156,6 +151,21 @@ def combined(how: np.ufunc, one: Tensor, other: Tensor) -> Tensor:
     result = _own_memory(len(one))
     how(one.numpy(), other.numpy(), out=result.numpy())
     return result
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """(d, d) -> (d (d + 1) / 2,), its lower triangle row by row."""
+    rows = _own_memory(len(matrix) * (len(matrix) + 1) // 2)
+    torch.cat([matrix[row, : row + 1] for row in range(len(matrix))], out=rows)
+    return rows
+
+
+def unpacked(rows: Tensor, width: int) -> Tensor:
+    """The inverse of `packed`, for d = `width`, with zeros above the diagonal."""
+    matrix = rows.new_zeros(width, width)
+    for row, values in enumerate(torch.split_with_sizes(rows, [*range(1, width + 1)])):
+        matrix[row, : row + 1] = values
+    return matrix
 
 
 def _own_memory(*shape: int) -> Tensor:

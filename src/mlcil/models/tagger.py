@@ -75,6 +75,11 @@ class TaggerNet(nn.Module):
         self.heads.append(head.to(device))
         self.sizes.append(classes)
 
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised images -> (B, C, h, w) feature map that the heads look at."""
+        features: Tensor = self.backbone(images)
+        return features
+
     def forward(self, images: Tensor) -> Output:
         """(B, 3, H, W) normalised images -> `Output`."""
         features = self.backbone(images)

@@ -85,12 +85,11 @@ def relevance(tagger: TaggerNet, features: Tensor, columns: Sequence[int]) -> Te
     return evidence[:, : height * width].reshape(-1, height, width)  # without the tokens
 
 
-def window_evidence(tagger: AnalyticTagger, features: Tensor, whole: Tensor) -> Tensor:
+def window_evidence(tagger: AnalyticTagger, features: Tensor) -> Tensor:
     """The scores of the windows around all places of a feature map; at its edge a window is cut.
 
     Arguments:
         features: (1, C, h, w), of the image at any resolution.
-        whole: (1, C, h', w'), of the image as it is scored; an embedding of the whole image comes from it.
 
     Returns:
         (1, K, h, w).
@@ -99,9 +98,6 @@ def window_evidence(tagger: AnalyticTagger, features: Tensor, whole: Tensor) -> 
     halves = [side // 2 for side in sides]
     pooled = F.avg_pool2d(features, sides, stride=1, padding=halves, count_include_pad=False).movedim(1, -1)
     described = pooled.sign() * pooled.abs() ** tagger.power  # (1, h, w, C)
-    if tagger.attention is not None:
-        embedded = tagger.attention(whole)[0]  # (1, e)
-        described = torch.cat([described, embedded.expand(*described.shape[:-1], -1)], dim=-1)
     return (tagger.expand(described) @ tagger.weights).movedim(-1, 1)
 
 
@@ -131,7 +127,7 @@ def explain(
     images = run.prepare(pixels[None])
     with torch.no_grad():
         scores = run.method.predict(images)[0].numpy()  # (K,)
-        features = run.method.tagger.backbone(images)  # (1, C, h, w)
+        features = run.method.tagger.features(images)  # (1, C, h, w)
     lowest, is_tag = _decide(run, scores, threshold)
     best_first = np.argsort(-scores, kind="stable")
     nearest = int(np.argmax(scores - lowest))
@@ -177,9 +173,9 @@ def _maps(run: Tagger, features: Tensor, photo: NDArray[np.uint8], columns: Sequ
     if isinstance(tagger, AnalyticTagger):
         with torch.no_grad():
             fine = _fine_features(run, photo)
-            coarse = window_evidence(tagger, features, features)[:, list(columns)]
+            coarse = window_evidence(tagger, features)[:, list(columns)]
             size = (fine.shape[2], fine.shape[3])
-            near = window_evidence(tagger, fine, features)[:, list(columns)]
+            near = window_evidence(tagger, fine)[:, list(columns)]
             return (near + F.interpolate(coarse, size, mode="bicubic", align_corners=False))[0]
     if tagger.attention is not None:
         return relevance(tagger, features, columns)
@@ -194,7 +190,7 @@ def _fine_features(run: Tagger, photo: NDArray[np.uint8]) -> Tensor:
     size = run.config.settings.image_size
     large = resized(Image.fromarray(photo), 2 * size)
     quarters = large.reshape(2, size, 2, size, 3).swapaxes(1, 2).reshape(4, size, size, 3)
-    features = run.method.tagger.backbone(run.prepare(quarters))  # (4, C, h, w)
+    features = run.method.tagger.features(run.prepare(quarters))  # (4, C, h, w)
     upper, lower = (torch.cat([left, right], dim=-1) for left, right in features.reshape(2, 2, *features.shape[1:]))
     return torch.cat([upper, lower], dim=-2)[None]
 

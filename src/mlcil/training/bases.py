@@ -81,6 +81,7 @@ def base_name(
     facts = {key: value for key, value in identity(settings).items() if key not in _IRRELEVANT}
     facts |= {"base_epochs": settings.epochs_of(1), "missing": method.config.missing, "classes": session.classes}
     facts |= {"mlcil": __version__, "torch": str(torch.__version__), "decoding": DECODING, "images": data}
+    facts |= {"keeps_statistics": settings.keeps_statistics(1)}
     facts |= {"processes": fabric.world_size, "device": fabric.device.type}
     # The modules with their sizes, and what their weights do not show, such as the number of attention heads.
     facts |= {"modules": repr(tagger), "attention": repr(tagger.attention_shape)}

@@ -52,8 +52,8 @@ class RunSettings:
     norm_statistics: str = option(
         "train",
         "batch norm in the backbone: train renews its statistics in every session; frozen_later keeps them from the "
-        "second session on and still trains scale and shift",
-        choices=("train", "frozen_later"),
+        "second session on, frozen keeps those of the pretrained weights; scale and shift are trained all the same",
+        choices=("train", "frozen_later", "frozen"),
         paper="authors' code",
     )
     runtime: str = option(
@@ -160,7 +160,7 @@ class RunSettings:
 
     def keeps_statistics(self, session: int) -> bool:
         """Whether batch norm leaves its statistics as they are while a session, from 1, is trained."""
-        return self.norm_statistics == "frozen_later" and session > 1
+        return self.norm_statistics == "frozen" or (self.norm_statistics == "frozen_later" and session > 1)
 
 
 @dataclass(frozen=True)
