@@ -180,6 +180,21 @@ def test_the_average_is_the_running_mean():
     assert not any(value.requires_grad for value in average.mean.values())
 
 
+def test_what_is_frozen_stays_to_the_bit():
+    model = tagger()
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d)).requires_grad_(False)
+    with torch.no_grad():
+        first.weight[0] = -0.0
+    before = {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+    average = WeightAverage(model, 0.9)
+    train(model, make_optimiser(model, 1e-2, DECAY), range(2))
+    average.update(model)
+    average.copy_to(model)
+    same = {name for name, value in model.state_dict().items() if value.numpy().tobytes() == before[name]}
+    assert {name for name, value in model.named_parameters() if not value.requires_grad} <= same
+    assert not same & {name for name, value in model.named_parameters() if value.requires_grad}
+
+
 def test_decay_at_its_ends():
     model = tagger()
     start = copy.deepcopy(model.state_dict())

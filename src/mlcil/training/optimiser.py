@@ -71,7 +71,7 @@ def load_optimiser_state(optimiser: Optimizer, tensors: dict[str, Tensor]) -> No
 
 
 class WeightAverage:
-    """An exponential running mean of a model's floating-point state.
+    """An exponential running mean of what is trained of a model, and of the statistics that go with it.
 
     Arguments:
         tagger: the model.
@@ -103,7 +103,20 @@ def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
 
 
 def _floating(tagger: TaggerNet) -> Iterable[tuple[str, Tensor]]:
-    return ((name, value) for name, value in tagger.state_dict().items() if value.is_floating_point())
+    """The floating-point state without frozen parameters, and without the statistics of modules that are frozen.
+
+    They would come out as they are but for the sign of a zero, and then the frozen stem would be another one.
+    """
+    frozen = set()
+    for prefix, module in tagger.named_modules():
+        own = list(module.parameters(recurse=False))
+        if own and not any(one.requires_grad for one in own):
+            names = (
+                name for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+            )
+            frozen |= {f"{prefix}.{name}" if prefix else name for name in names}
+    state = tagger.state_dict()
+    return ((name, value) for name, value in state.items() if value.is_floating_point() and name not in frozen)
 
 
 def _cosine(start: float, end: float, where: float) -> float:
