@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.config import with_default
@@ -50,6 +51,7 @@ class Adaptive(Analytic):
     def __init__(self, config: AdaptiveConfig, backbone: Backbone, task: Task, budget: Budget) -> None:
         super().__init__(config, backbone, task, budget)
         self._before: Tensor | None = None  # (N, C), the trained features of the session's images before it
+        self._now: Tensor | None = None  # (N, p), the session's images as they are described after it, while it ends
         self._explained: float | None = None  # how much of the new features the old ones told
 
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
@@ -85,8 +87,9 @@ class Adaptive(Analytic):
 
     def after_session(self, session: Session, infer: Inference) -> None:
         """Move the sums, add the session's images to them and solve."""
+        self._now = torch.from_numpy(infer(self.tagger.describe, session.indices))
         super().after_session(session, infer)
-        self._before = None
+        self._before = self._now = None
 
     def notes(self) -> dict[str, Any]:
         """What the analytic learner notes, and how well the old features told the new ones."""
@@ -95,13 +98,18 @@ class Adaptive(Analytic):
     def _carried_over(self, session: Session, infer: Inference) -> Ledger:
         """The sums of earlier sessions, moved to the features of today."""
         assert self._before is not None
-        tagger, size = self.tagger, self.tagger.backbone.channels
-        now = torch.from_numpy(infer(tagger.describe, session.indices))
+        assert self._now is not None
+        tagger, now, size = self.tagger, self._now, self.tagger.backbone.channels
         before = torch.cat([self._before, now[:, size:]], dim=1)
         mean, deviation = tagger.mean.cpu(), tagger.deviation.cpu()
         move = fit_move((before - mean) / deviation, ((now - mean) / deviation)[:, :size])
         self._explained = move.explained
         return moved(self.ledger, move, tagger.fingerprint())
+
+    def _describe(self, session: Session, infer: Inference, places: NDArray[np.int64]) -> Tensor:
+        """(n,) places among a session's images -> (n, p)."""
+        assert self._now is not None
+        return self._now[places]
 
     def _described_by_backbone(self, session: Session, infer: Inference) -> Tensor:
         size = self.tagger.backbone.channels
