@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-avx2 lint docs speed bench grid-demo methods wheel lock clean
+.PHONY: demo test test-avx2 lint docs speed bench grid-demo methods results wheel lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -49,6 +49,21 @@ grid-demo: $(READY)
 # Every method through all sessions of the digits: twenty-one runs, for a night.
 methods: $(READY)
 	$(BIN)/mlcil grid grids/digits-methods.yaml --jobs 2 --out runs/digits-methods
+
+# The tables of docs/results.md and a page, on an MS-COCO folder: make results DATA=coco2014-subset WEIGHTS=FILE. Hours on
+# two cores; interrupt it and call it again: it goes on. OUT is where the runs go, MORE is passed on to every grid.
+OUT ?= runs/results
+SEEDED := ft,lwf,krt,joint,probes,analytic,podnet-20,krt-r-20
+GRID = $(BIN)/mlcil grid $(1) --data coco:$(DATA) --weights $(WEIGHTS) --set threads=1 --jobs 2 --no-report $(MORE)
+results: $(READY)
+	$(call GRID,grids/coco-methods.yaml) --out $(OUT)/b0
+	$(call GRID,grids/coco-methods.yaml) --set protocol=B40-C10 --out $(OUT)/b40
+	$(call GRID,grids/coco-adaptive.yaml) --seeds 0,1,2 --out $(OUT)/adaptive
+	$(call GRID,grids/coco-methods.yaml) --only $(SEEDED) --seeds 0,1,2 --out $(OUT)/b0
+	$(call GRID,grids/coco-methods.yaml) --only $(SEEDED) --seeds 0,1,2 --set protocol=B40-C10 --out $(OUT)/b40
+	$(BIN)/python docs/measurements/paper_order.py $(OUT)/b0 coco-b0-c10
+	$(BIN)/python docs/measurements/paper_order.py $(OUT)/b40 coco-b40-c10
+	$(BIN)/mlcil report $(OUT) --out $(OUT)/report
 
 # Build a wheel and try it in a clean environment, away from the repository.
 wheel: $(READY)

@@ -88,7 +88,7 @@ def test_what_was_said_about_an_image_is_known_when_it_comes_back(world):
     assert np.array_equal(known[:, third.first :], third.labels[:, third.first :])
 
 
-def test_classes_can_be_forgotten(world):
+def test_classes_can_be_left_out(world):
     method = learn(world)
     before = method.predict(world.images)
     method.keep_classes(["a", "f"])

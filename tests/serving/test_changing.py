@@ -124,15 +124,18 @@ def test_taggers_that_cannot_be_merged_say_why(a, digit_tables):
         merge(a, forgetful)
 
 
-def test_only_a_closed_form_forgets(a, digit_tables):
-    trained = start_trained(digit_tables / "a.csv", "ft", epochs=1)
+@pytest.mark.parametrize("method", ["ft", "adaptive"])
+def test_only_a_closed_form_forgets(a, digit_tables, method):
+    trained = start_trained(digit_tables / "a.csv", method, epochs=1)
     for deed in (
         lambda: forget_labels(trained, ["digit 0"]),
         lambda: forget_step(trained, 1),
         lambda: merge(trained, a),
         lambda: merge(a, trained),
     ):
-        with pytest.raises(UserError, match=r"^only a closed-form tagger \(analytic\) can [^\n]+; this one is ft$"):
+        with pytest.raises(
+            UserError, match=rf"^only a closed-form tagger \(analytic\) can [^\n]+; this one is {method}"
+        ):
             deed()
     pixels = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
     renamed = rename(trained, {"digit 0": "zero"})

@@ -46,6 +46,7 @@ class Adaptive(Analytic):
     config: AdaptiveConfig
     saved = (*Analytic.saved, "_before", "_explained")
     only_for_learning = (*Analytic.only_for_learning, "_before", "_explained")
+    is_all_in_sums = False
     setting_defaults = {"norm_statistics": "frozen"}  # so that features move no further than training takes them
 
     def __init__(self, config: AdaptiveConfig, backbone: Backbone, task: Task, budget: Budget) -> None:

@@ -83,6 +83,7 @@ class Analytic(Method):
     saved: ClassVar[tuple[str, ...]] = ("ledger", "scores", "_ridge", "_stretch", "_shift")
     only_for_learning: ClassVar[tuple[str, ...]] = ("ledger",)
     setting_defaults = {"augment": "none"}  # each image is seen once, unaugmented
+    is_all_in_sums: ClassVar[bool] = True  # whether all that was learned is there, so that it can be taken back
     tagger: AnalyticTagger
 
     def __init__(self, config: AnalyticConfig, backbone: Backbone, task: Task, budget: Budget) -> None:

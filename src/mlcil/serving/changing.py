@@ -31,7 +31,7 @@ def forget_labels(tagger: Tagger, names: Sequence[str]) -> Tagger:
     kept = [one for one in tagger.labels if one.name not in set(names)]
     if not kept:
         raise UserError("no label would be left; delete the tagger's folder instead")
-    method = _copied(tagger, "forget a label")
+    method = _exact(tagger, "forget a label")
     method.keep_classes([one.name for one in kept])
     steps = tuple(_without_labels(step, names) for step in tagger.steps)
     chosen = {name: value for name, value in (tagger.chosen or {}).items() if name not in names} or None
@@ -46,7 +46,7 @@ def forget_step(tagger: Tagger, number: int) -> Tagger:
     """
     if number not in {step.number for step in tagger.steps}:
         raise unknown_name("step", str(number), (str(step.number) for step in tagger.steps))
-    method = _copied(tagger, "take a step back")
+    method = _exact(tagger, "take a step back")
     if number not in method.ledger.numbers:
         raise UserError(f"step {number} did not remember its photos, so it cannot be taken back")
     left = method.ledger.without_step(number)
@@ -61,7 +61,7 @@ def merge(first: Tagger, second: Tagger) -> Tagger:
     Raises:
         UserError: their features differ, or both have seen some photos in a way that sums cannot tell apart.
     """
-    one, other = _copied(first, "be merged"), _copied(second, "be merged")
+    one, other = _exact(first, "be merged"), _exact(second, "be merged")
     ledger, number = merged(one.ledger, other.ledger)
     known = {step.number for step in first.steps}
     added = [step for step in second.steps if number[step.number] not in known]
@@ -128,6 +128,17 @@ def choose_thresholds(tagger: Tagger, chosen: Mapping[str, float | None], precis
         else:
             raise UserError(f"got threshold {value} for {name!r}, expected 0 to 1")
     return replace(tagger, chosen=found or None, path=None)
+
+
+def _exact(tagger: Tagger, deed: str) -> Analytic:
+    """As `_copied`, if all that was learned is in the sums."""
+    method = tagger.method
+    if isinstance(method, Analytic) and not method.is_all_in_sums:
+        raise UserError(
+            f"only a closed-form tagger (analytic) can {deed} exactly; this one is {method.name}, and its backbone has "
+            "learned from the photos, too"
+        )
+    return _copied(tagger, deed)
 
 
 def _copied(tagger: Tagger, deed: str) -> Analytic:
