@@ -88,17 +88,6 @@ def test_what_was_said_about_an_image_is_known_when_it_comes_back(world):
     assert np.array_equal(known[:, third.first :], third.labels[:, third.first :])
 
 
-def test_classes_can_be_left_out(world):
-    method = learn(world)
-    before = method.predict(world.images)
-    method.keep_classes(["a", "f"])
-    assert torch.equal(method.predict(world.images), before[:, [0, 5]])
-    assert method.tagger.sizes == [2]
-    other = world.make("adaptive", **SMALL)
-    other.load_state(method.state())
-    assert torch.equal(other.predict(world.images), method.predict(world.images))
-
-
 def test_a_backbone_without_anything_to_train_is_refused(world):
     method = world.make("analytic")
     with pytest.raises(UserError, match="all of it is frozen; set freeze to a number of stages"):

@@ -159,18 +159,6 @@ def test_a_trained_backbone_is_joined_by_one_that_stays():
     assert not any(module.training for module in tagger.still.modules())
 
 
-@torch.no_grad()
-def test_heads_that_are_joined_score_as_they_did():
-    tagger = made(is_trained=True).train()
-    tagger.backbone.eval()
-    for classes in (2, 3):
-        tagger.grow(classes)
-    before = tagger(IMAGES).logits
-    tagger.join_heads([4, 0, 2])
-    assert tagger.sizes == [3]
-    torch.testing.assert_close(tagger(IMAGES).logits, before[:, [4, 0, 2]])
-
-
 def test_a_first_session_of_hardly_any_images():
     tagger = made()
     size = tagger.projection.shape[0]

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlcil.models.moving import Move, fit_move
-from mlcil.models.sums import Sums, packed, unpacked
+from mlcil.models.ledger import Ledger
+from mlcil.models.moving import Move, fit_move, moved
+from mlcil.models.sums import DescribedImages, Sums, packed, unpacked
 
 RANDOM, MOVED, STILL = 5, 3, 4  # features of each kind
 
@@ -54,6 +55,17 @@ def test_what_the_map_does_not_explain_counts_as_spread():
     assert move.explained == pytest.approx(1 / (1 + noise**2), abs=0.03)
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 12, 50])
+def test_few_images_do_not_look_certain(count):
+    found = []
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        before = torch.randn(count, 40, generator=generator)
+        after = before[:, :20] + 0.5 * torch.randn(count, 20, generator=generator)
+        found.append(float(fit_move(before, after).noise.diagonal().mean()))
+    assert 0.2 < np.mean(found) < 0.6  # 0.25 in truth
+
+
 def test_a_linear_change_is_found():
     z = features(4000)
     change = 0.3 * torch.randn(
@@ -72,6 +84,28 @@ def test_features_that_did_not_change_stay_to_the_bit(count):
     assert torch.equal(move.gram(before.gram, before.width), before.gram)
     assert torch.equal(move.cross(before.cross), before.cross)
     assert move.explained == 1
+
+
+def test_a_ledger_moves_as_a_whole():
+    z, labels = features(12), np.random.default_rng(0).integers(0, 2, (12, 2)).astype(np.int8)
+    change = torch.randn(MOVED + STILL + 1, MOVED, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    move = Move(change, torch.zeros(MOVED, MOVED, dtype=torch.float64), 1.0)
+    prints = np.arange(12, dtype=np.int64)
+
+    def learned(values, then=lambda ledger: ledger):
+        ledger = Ledger(values.shape[1], "old", ("a", "b"))
+        for number, part in ((1, slice(0, 8)), (2, slice(4, 12))):  # some come back
+            images = DescribedImages(lambda places, part=part: values[part][places], lambda one: one, values.shape[1])
+            ledger = ledger.with_step(number, prints[part], labels[part], images)
+        return then(ledger)
+
+    found = learned(z, lambda ledger: moved(ledger, move, "new"))
+    expected = learned(changed(z, change)).sums()
+    assert found.features == "new"
+    assert len(found.grams) == 1
+    torch.testing.assert_close(found.sums().gram, expected.gram)
+    torch.testing.assert_close(found.sums().cross, expected.cross)
+    assert np.array_equal(found.labels_now(), learned(z).labels_now())
 
 
 def test_packing_is_undone():

@@ -44,7 +44,7 @@ class Adaptive(Analytic):
     reference = "Zhang et al., L3A, ICML 2025; Yu et al., Semantic Drift Compensation, CVPR 2020"
     Config = AdaptiveConfig
     config: AdaptiveConfig
-    saved = (*Analytic.saved, "_before", "_explained")
+    saved = ("_before", "_explained")
     only_for_learning = (*Analytic.only_for_learning, "_before", "_explained")
     is_all_in_sums = False
     setting_defaults = {"norm_statistics": "frozen"}  # so that features move no further than training takes them
@@ -74,7 +74,8 @@ class Adaptive(Analytic):
         """Look at the session's images with the features that the sums are over."""
         self._before = self._explained = None
         if self.ledger.features:
-            self._before = self._described_by_backbone(session, infer)
+            super()._carried_over(session, infer)  # the sums are over the features of this backbone
+            self._before = torch.from_numpy(infer(self.tagger.describe_learned, session.indices))
         super().before_session(session, infer)
 
     def training_set(self, session: Session) -> TrainingSet:
@@ -112,6 +113,6 @@ class Adaptive(Analytic):
         assert self._now is not None
         return self._now[places]
 
-    def _described_by_backbone(self, session: Session, infer: Inference) -> Tensor:
-        size = self.tagger.backbone.channels
-        return torch.from_numpy(infer(lambda images: self.tagger.describe(images)[:, :size], session.indices))
+    def _spread(self, *_: Any) -> None:
+        """All images are described already."""
+        return

@@ -238,7 +238,7 @@ class Analytic(Method):
             torch.stack([old[known[name]] if name in known else old.median() for name in names])
             for old in (self._stretch, self._shift)
         )
-        self.tagger.join_heads([known.get(name, 0) for name in names])
+        self.tagger.sizes = [len(names)]
 
     def _set_scores(self) -> None:
         """Put the weights into the model, with the probabilities that belong to their scores."""

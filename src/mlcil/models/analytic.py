@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import UserError
 from .backbone import Backbone
@@ -96,7 +96,8 @@ class AnalyticTagger(TaggerNet):
             return super().forward(images)
         features = self.features(images)
         logits = tempered(self.slope * self._combined(features)[1] + self.offset)
-        return Output(logits, features.mean(dim=(2, 3)), logits.new_zeros(len(logits), 0, 0), self.backbone.take_maps())
+        pooled = features[:, : self.backbone.channels].mean(dim=(2, 3))
+        return Output(logits, pooled, logits.new_zeros(len(logits), 0, 0), self.backbone.take_maps())
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, p, h, w) feature map, what the backbone has learned first."""
@@ -106,6 +107,10 @@ class AnalyticTagger(TaggerNet):
     def describe(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, p), the pooled features before standardisation."""
         return self._powered(self.features(images).mean(dim=(2, 3)))
+
+    def describe_learned(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, C), the part of them that the backbone has learned."""
+        return self._powered(self.backbone(images).mean(dim=(2, 3)))
 
     def expand(self, described: Tensor) -> Tensor:
         """(..., p) -> (..., d): random features, the standardised ones, and 1."""
@@ -141,16 +146,6 @@ class AnalyticTagger(TaggerNet):
         kept, weights = self.columns[columns], torch.zeros_like(self.weights)
         weights[:, kept] = self.weights[:, kept]
         self.weights, self.columns, self.slope, self.offset = weights, kept, self.slope[columns], self.offset[columns]
-
-    def join_heads(self, columns: Sequence[int]) -> None:
-        """Be a tagger of one session with these of the classes, in this order."""
-        self.sizes = [len(columns)]
-        if not len(self.heads):
-            return
-        weight, bias = (torch.cat([getattr(head, name) for head in self.heads]) for name in ("weight", "bias"))
-        head = nn.Linear(weight.shape[1], len(columns)).to(weight.device)
-        head.load_state_dict({"weight": weight[columns], "bias": bias[columns]})
-        self.heads = nn.ModuleList([head])
 
     def fingerprint(self) -> str:
         """A name for the features: equal where images become the same vectors."""

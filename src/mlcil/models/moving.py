@@ -13,12 +13,13 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .ledger import Ledger
+from .ledger import FORGOTTEN, SEVERAL, Ledger
 from .ridge import MOST_FREEDOM, SMALLEST_DEVIATION
-from .sums import packed, unpacked
+from .sums import CHUNK, combined, packed, unpacked
 
 LADDER = 4.0  # ratio of neighbouring strengths that are tried, per image and for features of deviation 1
 LOWEST, START, HIGHEST = -5, -2, 5  # rungs, as powers of the ratio
@@ -58,11 +59,20 @@ class Move(NamedTuple):
 
 
 def moved(ledger: Ledger, move: Move, features: str) -> Ledger:
-    """A ledger as if its images had been summed with the new features, whose name is `features`."""
+    """A ledger as if its images had been summed with the new features, whose name is `features`.
+
+    The matrices of single steps become one: what a backbone has learned from cannot be taken back anyway.
+    """
+    grams: dict[int, Tensor] = {}
+    for group, gram in ledger.by_group().items():
+        place = FORGOTTEN if group == FORGOTTEN else SEVERAL
+        grams[place] = combined(np.add, grams[place], gram) if place in grams else gram
     return replace(
         ledger,
         features=features,
-        grams=tuple(move.gram(gram, ledger.width) for gram in ledger.grams),
+        group_of=np.full_like(ledger.group_of, SEVERAL),
+        groups=tuple(grams),
+        grams=tuple(move.gram(gram, ledger.width) for gram in grams.values()),
         forgotten=None if ledger.forgotten is None else move.cross(ledger.forgotten),
         crosses=tuple(move.cross(cross) for cross in ledger.crosses),
     )
@@ -74,7 +84,7 @@ def fit_move(before: Tensor, after: Tensor) -> Move:
     What is fitted is the difference, by ridge regression at the strength of least generalised cross-validation error:
     where few images tell little, features stay where they are.
     """
-    fits = _Fits(before.double(), after.double())
+    fits = _Fits(before, after)
     start = START
     while math.isinf((best := fits.at(start)).error) and start < HIGHEST:
         start += 1
@@ -89,39 +99,53 @@ class _Fit(NamedTuple):
     """A ridge regression of the difference."""
 
     weights: Tensor  # (p, c), on standardised features
-    freedom: float  # parameters per image in effect
+    freedom: float  # parameters per image in effect, the constant included
     error: float  # of generalised cross-validation; infinite where it says nothing
 
 
 class _Fits:
-    """Regressions of the difference between features (n, p) and (n, c), one for each strength LADDER ** rung."""
+    """Regressions of the difference between features (n, p) and (n, c), one for each strength LADDER ** rung.
+
+    They need sums over the images alone, so that memory does not grow with their number.
+    """
 
     def __init__(self, before: Tensor, after: Tensor) -> None:
-        self.before, self.after = before, after
-        self.difference = after - before[:, : after.shape[1]]
-        deviation = before.std(0, unbiased=False)
+        (self.count, inputs), self.outputs = before.shape, after.shape[1]
+        sums = torch.zeros(inputs + self.outputs + 1, inputs + self.outputs + 1, dtype=torch.float64)
+        for start in range(0, self.count, CHUNK):
+            x, y = (values[start : start + CHUNK].double() for values in (before, after))
+            both = torch.cat([x, y - x[:, : self.outputs], x.new_ones(len(x), 1)], dim=1)
+            sums.addmm_(both.T, both)
+        mean = sums[-1, :-1] / self.count
+        spread = sums[:-1, :-1] - self.count * torch.outer(mean, mean)
+        self.mean, self.shift = mean[:inputs], mean[inputs:]
+        deviation = (spread.diagonal()[:inputs] / self.count).clamp(min=0).sqrt()
         known = deviation[deviation > 0]
         self.scale = deviation.clamp(min=SMALLEST_DEVIATION * float(known.median()) if len(known) else 1.0)
-        self.standard = (before - before.mean(0)) / self.scale
-        self.gram = self.standard.T @ self.standard
-        self.cross = self.standard.T @ (self.difference - self.difference.mean(0))
-        self.total = float((self.difference - self.difference.mean(0)).square().sum())
+        self.gram = spread[:inputs, :inputs] / self.scale / self.scale[:, None]
+        self.cross = spread[:inputs, inputs:] / self.scale[:, None]
+        self.difference = spread[inputs:, inputs:]  # the sum of squares of what is to be explained
 
     def at(self, rung: int) -> _Fit:
-        count, inputs = self.standard.shape
-        strength = count * LADDER**rung * torch.eye(inputs, dtype=torch.float64)
+        strength = self.count * LADDER**rung * torch.eye(len(self.gram), dtype=torch.float64)
         factor = torch.linalg.cholesky(self.gram + strength)
         weights = torch.cholesky_solve(self.cross, factor)
-        freedom = float(torch.cholesky_solve(self.gram, factor).diagonal().sum()) / count
-        fitted = float((weights * (2 * self.cross - self.gram @ weights)).sum())
-        error = (self.total - fitted) / (1 - freedom) ** 2 if freedom <= MOST_FREEDOM else math.inf
-        return _Fit(weights, freedom, error)
+        freedom = (1 + float(torch.cholesky_solve(self.gram, factor).diagonal().sum())) / self.count
+        left = float(self._left(weights).diagonal().sum())
+        return _Fit(weights, freedom, left / (1 - freedom) ** 2 if freedom <= MOST_FREEDOM else math.inf)
 
     def move(self, fit: _Fit) -> Move:
-        count, weights = len(self.before), fit.weights / self.scale[:, None]
-        constant = self.difference.mean(0) - self.before.mean(0) @ weights
-        left = self.difference - self.before @ weights - constant
-        noise = left.T @ left / count / (1 - fit.freedom) ** 2  # as cross-validation expects it of other images
-        spread = float((self.after - self.after.mean(0)).square().sum())
-        explained = 1 - count * float(noise.diagonal().sum()) / spread if spread else 1.0
-        return Move(torch.cat([weights, constant[None]]), noise, explained)
+        if math.isinf(fit.error):  # too few images to tell anything: all that changed is uncertain
+            change = self.cross.new_zeros(len(self.gram) + 1, self.outputs)
+            return Move(change, self.difference / self.count + torch.outer(self.shift, self.shift), 0.0)
+        weights, scale = fit.weights / self.scale[:, None], self.scale[: self.outputs]
+        noise = self._left(fit.weights) / self.count / (1 - fit.freedom) ** 2  # as expected of other images
+        before = self.gram.diagonal()[: self.outputs] * scale**2
+        total = float((before + 2 * self.cross.diagonal() * scale + self.difference.diagonal()).sum())
+        explained = 1 - self.count * float(noise.diagonal().sum()) / total if total else 1.0
+        return Move(torch.cat([weights, (self.shift - self.mean @ weights)[None]]), noise, explained)
+
+    def _left(self, weights: Tensor) -> Tensor:
+        """(c, c), the sum of squares of what these weights leave unexplained."""
+        fitted = weights.T @ self.cross
+        return self.difference - fitted - fitted.T + weights.T @ (self.gram @ weights)

@@ -98,7 +98,7 @@ def window_evidence(tagger: AnalyticTagger, features: Tensor) -> Tensor:
     halves = [side // 2 for side in sides]
     pooled = F.avg_pool2d(features, sides, stride=1, padding=halves, count_include_pad=False).movedim(1, -1)
     described = pooled.sign() * pooled.abs() ** tagger.power  # (1, h, w, C)
-    return (tagger.expand(described) @ tagger.weights).movedim(-1, 1)
+    return (tagger.expand(described) @ tagger.weights)[..., tagger.columns].movedim(-1, 1)
 
 
 def explain(

@@ -113,9 +113,9 @@ def make_plan(labels: StepLabels, ledger: Ledger | None, method: Method, setting
         rows = ledger.find(images.fingerprints)
         before, now = ledger.labels_now(rows[rows >= 0]), images.labels[rows >= 0, :first]
         returning, corrections = len(before), int(((before >= 0) & (now >= 0) & (before != now)).sum())
-    trained = isinstance(method, Analytic)
-    epochs = 1.0 if trained else BACKWARD * settings.epochs
-    words = f"{settings.method} on {settings.backbone}" + ("" if trained else f", {settings.epochs} epochs")
+    is_solved = isinstance(method, Analytic) and method.is_all_in_sums
+    epochs = 1.0 if is_solved else BACKWARD * settings.epochs
+    words = f"{settings.method} on {settings.backbone}" + ("" if is_solved else f", {settings.epochs} epochs")
     seconds = _seconds_per_image(method, settings) * (epochs * len(images) + len(labels.test)) / max(settings.jobs, 1)
     return Plan(len(images), returning, len(labels.test), named, corrections, words, seconds)
 

@@ -55,7 +55,7 @@ FOLDS = 5  # parts into which the photos of a step are divided to measure on
 # What a tagger is made of: settings, and options of methods.
 FIXED = (
     *("method", "backbone", "weights", "image_size", "freeze", "runtime", "protocol", "order", "data", "buffer"),
-    *("base", "expansion", "power", "width", "heads"),
+    *("expansion", "power", "width", "heads"),
 )
 
 
@@ -220,12 +220,12 @@ class _Lesson:
 
     def _learn(self, step: StepData, method: Method, fabric: Fabric) -> tuple[Method, Session, Calibration | None]:
         """Teach the method, or the one of an interrupted lesson, which goes on where it stopped."""
-        session = make_session(step, self.number, 0.0 if self.is_closed_form else self.settings.validation)
+        session = make_session(step, self.number, 0.0 if isinstance(method, Analytic) else self.settings.validation)
         work = self.options.work if method.trains(session) else None
         folder = work_folder(work, self.config, session, method)
         try:
             method, start = (method, None) if work is None else self._resumed(folder, session, method)
-            if isinstance(method, Analytic):
+            if isinstance(method, Analytic) and method.is_all_in_sums:
                 method.folds = FOLDS
             method.tagger.to(fabric.device)
             augment = self.settings.augment

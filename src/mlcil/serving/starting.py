@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..methods.analytic import Analytic
+from ..methods.registry import method_class
 from ..models.backbone import SMALL
 from ..models.weight_files import weight_file
 from ..training.config import RunConfig, make_config
@@ -43,7 +44,10 @@ def start_config(
     backbone, weights = at_hand(backbone, weights)
     values: dict[str, Any] = {"method": method, "data": data, "images": images, "on_bad_image": "skip"}
     values |= {"backbone": backbone, "weights": weights}
-    values |= CLOSED_FORM if method == Analytic.name else {"validation": VALIDATION}
+    if method == Analytic.name:
+        values |= CLOSED_FORM
+    elif not issubclass(method_class(method), Analytic):  # which finds its thresholds without images set aside
+        values["validation"] = VALIDATION
     return make_config(values, settings)
 
 

@@ -207,7 +207,8 @@ class SessionTraining:
             load_optimiser_state(self.optimiser, parts["optimiser"])
         if self.average is not None:
             for name, value in parts["average"].items():
-                self.average.mean[name].copy_(value)
+                if name in self.average.mean:  # an earlier version averaged what is frozen, too
+                    self.average.mean[name].copy_(value)
 
     def _plan(self, epoch: int) -> tuple[Plan, Draws]:
         """Which images each step of an epoch trains on, and which it draws besides."""

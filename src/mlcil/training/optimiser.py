@@ -103,20 +103,17 @@ def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
 
 
 def _floating(tagger: TaggerNet) -> Iterable[tuple[str, Tensor]]:
-    """The floating-point state without frozen parameters, and without the statistics of modules that are frozen.
+    """What training changes: parameters that are not frozen, and the statistics of modules that have such or none.
 
-    They would come out as they are but for the sign of a zero, and then the frozen stem would be another one.
+    Anything else would come out as it is but for the sign of a zero, and then a frozen stem would be another one.
     """
-    frozen = set()
+    changing = {name for name, parameter in tagger.named_parameters() if parameter.requires_grad}
     for prefix, module in tagger.named_modules():
         own = list(module.parameters(recurse=False))
-        if own and not any(one.requires_grad for one in own):
-            names = (
-                name for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            )
-            frozen |= {f"{prefix}.{name}" if prefix else name for name in names}
+        if any(one.requires_grad for one in own) or (not own and hasattr(module, "running_var")):
+            changing |= {f"{prefix}.{name}" if prefix else name for name, _ in module.named_buffers(recurse=False)}
     state = tagger.state_dict()
-    return ((name, value) for name, value in state.items() if value.is_floating_point() and name not in frozen)
+    return ((name, value) for name, value in state.items() if value.is_floating_point() and name in changing)
 
 
 def _cosine(start: float, end: float, where: float) -> float:
