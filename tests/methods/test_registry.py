@@ -13,7 +13,7 @@ from mlcil.training.config import RunSettings, make_config
 
 NAMES = (
     *("ft", "joint", "probes", "lwf", "oewc", "prs", "ocdm", "er", "icarl", "bic", "tpcil", "podnet", "derpp", "l2p"),
-    *("krt", "kd", "krt_without_dpl", "krt_without_ica", "krt_with_kd", "class_queries", "analytic"),
+    *("krt", "kd", "krt_without_dpl", "krt_without_ica", "krt_with_kd", "class_queries", "analytic", "adaptive"),
 )
 
 
