@@ -146,6 +146,14 @@ def test_window_evidence_is_the_score_of_the_window_around_each_place(method, ch
         torch.testing.assert_close(evidence[0, :, row, column], expected, rtol=1e-3, atol=1e-3)
 
 
+def test_evidence_belongs_to_the_labels_that_are_left():
+    tagger = a_run("analytic", options={"expansion": 20}).method.tagger
+    features = torch.randn(1, 128, 8, 8, generator=torch.Generator().manual_seed(5))
+    before = window_evidence(tagger, features)
+    tagger.keep([4, 2])
+    assert torch.equal(window_evidence(tagger, features), before[:, [4, 2]])
+
+
 def test_a_closed_form_head_looks_at_the_quarters_of_the_photo_too():
     run, photo = a_run("analytic"), picture(0, (96, 64, 3))
     explanation = explain(run, picture(1), threshold=0.0, photo=photo)
