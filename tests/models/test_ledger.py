@@ -1,5 +1,7 @@
 """The ledger: after any steps it is what all of them say at once, and a step that is taken back has never been."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -341,3 +343,76 @@ def test_three_hundred_sessions_of_one_class_equal_one_session_of_all():
     assert one.ridge == pytest.approx(other.ridge, rel=1e-12)
     torch.testing.assert_close(one.weights, other.weights, rtol=0, atol=1e-8)
     assert sizes == {(1, width * (width + 1) // 2, 0)}  # but for a column a class, nothing grows
+
+
+def fixed_solution(ledger, penalty):
+    """Weights with a penalty that does not depend on the images."""
+    matrix = ledger.sums().matrix()
+    whole = matrix + matrix.tril(-1).T
+    return torch.linalg.solve(whole + penalty, ledger.sums().cross)
+
+
+@given(steps=STEPS, told=st.lists(st.sampled_from([-1, 0, 1]), min_size=3, max_size=3))
+@few
+def test_a_new_image_with_its_own_scores_leaves_the_weights_of_what_is_unknown(steps, told):
+    steps = [[(image % (IMAGES - 1), labels) for image, labels in rows] for rows in steps]  # the last one is new
+    before, penalty = (
+        learned(numbered(steps)),
+        torch.diag(torch.tensor([1.0] * (WIDTH - 1) + [1e-9], dtype=torch.float64)),
+    )
+    weights, image = fixed_solution(before, penalty), [IMAGES - 1]
+    expected = (torch.cat([DESCRIBED[image], torch.ones(1, 1)], 1).double() @ weights).numpy().astype(np.float32)
+    labels = np.array([told], np.int8)
+    after = before.with_step(9, PRINTS[image], labels, in_memory(DESCRIBED[image]), expected)
+    unknown = [column for column, one in enumerate(told) if one < 0]
+    torch.testing.assert_close(fixed_solution(after, penalty)[:, unknown], weights[:, unknown], atol=1e-5, rtol=1e-5)
+    assert np.array_equal(after.labels_now(after.find(PRINTS[image])), labels)
+
+    # What is said about it later replaces what was expected, and can be taken back.
+    truth = np.array([TRUTH[IMAGES - 1]], np.int8)
+    later = after.with_step(10, PRINTS[image], truth, in_memory(DESCRIBED[image]))
+    plain = before.with_step(9, PRINTS[image], truth, in_memory(DESCRIBED[image]))
+    torch.testing.assert_close(later.sums().cross, plain.sums().cross, atol=1e-6, rtol=1e-6)
+    assert later.counts().positives.tolist() == plain.counts().positives.tolist()
+    left = later.without_step(10)  # without classes that only this step spoke of
+    torch.testing.assert_close(left.sums().cross, after.with_classes(left.classes).sums().cross, atol=1e-6, rtol=1e-6)
+
+
+@given(steps=STEPS)
+@few
+def test_two_classes_made_one_are_as_if_each_image_had_been_labelled_with_the_one(steps):
+    steps = [[(image, tuple(max(one, -1) for one in labels)) for image, labels in rows] for rows in steps]
+    ledger = learned(numbered(steps))
+    joined = ledger.joined(9, "b", "a", lambda rows: features_of(ledger.fingerprints[rows]))
+    labels = ledger.labels_now()
+    united = np.where((labels[:, :2] == 1).any(axis=1), 1, labels[:, 0])
+    assert joined.classes == ("a", "c")
+    assert np.array_equal(joined.labels_now()[:, 0], united)
+    z = features_of(joined.fingerprints)
+    torch.testing.assert_close(joined.sums().cross[:, 0], z.T @ torch.from_numpy(united == 1).double())
+    assert joined.counts().positives.tolist()[0] == (united == 1).sum()
+
+
+def test_two_classes_made_one_count_what_was_expected_of_them_once():
+    ledger = learned(numbered([[(0, (1, 0, 1)), (1, (0, 1, 0))]]))
+    guesses = np.array([[0.2, 0.3, 0.4], [0.5, 0.6, 0.1], [0.1, 0.7, 0.2]], np.float32)
+    told = np.array([[-1, -1, 1], [-1, 1, 0], [1, -1, 0]], np.int8)
+    images = [2, 3, 4]
+    ledger = ledger.with_step(2, PRINTS[images], told, in_memory(DESCRIBED[images]), guesses)
+    joined = ledger.joined(3, "b", "a", lambda rows: features_of(ledger.fingerprints[rows]))
+    counted = {0: 1.0, 1: 1.0, 2: 0.2 + 0.3, 3: 1.0, 4: 1.0}  # nothing known of image 2, so what is expected adds up
+    z = features_of(PRINTS[list(counted)])
+    values = torch.tensor(list(counted.values()), dtype=torch.float64)
+    torch.testing.assert_close(joined.sums().cross[:, 0], z.T @ values, atol=1e-6, rtol=1e-6)
+
+
+def features_of(prints):
+    places = [PRINTS.tolist().index(one) for one in prints.tolist()]
+    return torch.cat([DESCRIBED[places], torch.ones(len(places), 1, dtype=DESCRIBED.dtype)], 1)
+
+
+def test_a_ledger_of_an_earlier_version_has_no_guesses():
+    ledger = learned(numbered([[(0, (1, 0, 1)), (1, (0, 1, 0))]]))
+    earlier = dataclasses.replace(ledger, guesses=())
+    again = earlier.with_step(2, PRINTS[[0]], np.array([[0, 1, -1]], np.int8), in_memory(DESCRIBED[[0]]))
+    assert_is(again, numbered([[(0, (1, 0, 1)), (1, (0, 1, 0))], [(0, (0, 1, -1))]]))

@@ -135,7 +135,7 @@ def test_without_a_tag_the_one_nearest_to_its_threshold_is_shown(krt, monkeypatc
 def test_window_evidence_is_the_score_of_the_window_around_each_place(method, channels):
     tagger = a_run(method, options={"expansion": 20}).method.tagger
     features = torch.randn(1, channels, 8, 8, generator=torch.Generator().manual_seed(5))
-    evidence = window_evidence(tagger, features)
+    evidence = window_evidence(tagger, features, tagger.weights)
     assert evidence.shape == (1, 7, 8, 8)
     for (row, column), window in {
         (3, 4): features[0, :, 2:5, 3:6],  # 3 of 8 is nearest to 0.4 among the odd ones
@@ -149,9 +149,9 @@ def test_window_evidence_is_the_score_of_the_window_around_each_place(method, ch
 def test_evidence_belongs_to_the_labels_that_are_left():
     tagger = a_run("analytic", options={"expansion": 20}).method.tagger
     features = torch.randn(1, 128, 8, 8, generator=torch.Generator().manual_seed(5))
-    before = window_evidence(tagger, features)
+    before = window_evidence(tagger, features, tagger.weights[:, tagger.columns])
     tagger.keep([4, 2])
-    assert torch.equal(window_evidence(tagger, features), before[:, [4, 2]])
+    assert torch.equal(window_evidence(tagger, features, tagger.weights[:, tagger.columns]), before[:, [4, 2]])
 
 
 def test_a_closed_form_head_looks_at_the_quarters_of_the_photo_too():

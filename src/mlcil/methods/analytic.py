@@ -96,6 +96,11 @@ class Analytic(Method):
         self._ridge: float | None = None  # of the last solution
         self._stretch = self._shift = torch.empty(0)  # (K,) from scores with windows to those of whole images
 
+    @property
+    def ridge(self) -> float | None:
+        """The strength of the last solution; None before the first."""
+        return self._ridge
+
     def make_tagger(self, backbone: Backbone) -> AnalyticTagger:
         """A tagger with fixed features and weights that are solved for."""
         backbone.stop_training()
@@ -121,11 +126,14 @@ class Analytic(Method):
         self._set_scores()
         self.held_out = self._cross_validate(session, infer, np.sort(order[:SHARD])) if self.folds else None
 
-    def relearn(self, ledger: Ledger) -> None:
+    def relearn(self, ledger: Ledger, ridge: float | None = None) -> None:
         """Solve for another ledger of the same features: with fewer steps or classes, or of two learners together.
 
         The columns of the model are then `ledger.classes`. Classes that were not here before take the scale of window
         scores from the median of those that were.
+
+        Arguments:
+            ridge: the strength to solve at; None for that of the options, or the one that is found.
 
         Raises:
             UserError: the features differ, or there is nothing to solve for; then all is as before.
@@ -133,7 +141,7 @@ class Analytic(Method):
         check_same_features(self.ledger, ledger)
         before = self.ledger.classes
         _check_some(ledger.classes)
-        self._solve(ledger)
+        self._solve(ledger, ridge)
         self._match_columns(before, ledger.classes)
         self._set_scores()
 
@@ -207,9 +215,9 @@ class Analytic(Method):
     def _expand(self, described: Tensor) -> Tensor:
         return self.tagger.expand(described.to(self.tagger.mean))
 
-    def _solve(self, ledger: Ledger) -> None:
-        """Solve for a ledger and keep it."""
-        given, sums = self.config.ridge, ledger.sums()
+    def _solve(self, ledger: Ledger, ridge: float | None = None) -> None:
+        """Solve for a ledger and keep it; see `relearn`."""
+        given, sums = ridge or self.config.ridge, ledger.sums()
         self.solution = choose_ridge(sums, ledger.classes) if given is None else solve(sums, given)
         self._ridge, self.scores = self.solution.ridge, score_model(sums, self.solution)
         self.ledger = ledger

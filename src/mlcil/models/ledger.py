@@ -14,7 +14,7 @@ for each label that it speaks of, and a row for each image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from torch import Tensor
 from ..core.errors import UserError, unknown_name
 from ..core.words import listed
 from ..data.images import PRESENT, UNKNOWN
-from .statements import Columns, Counts, Statement, counts_of, each_once, labels_of
+from .statements import Columns, Counts, Statement, counts_of, each_once, guesses_of, labels_of
 from .sums import SummedImages, Sums, combined
 
 SEVERAL, FORGOTTEN = 0, -1  # groups of images that several steps have brought, and that are not remembered
@@ -44,7 +44,8 @@ class Ledger:
         group_of: (N,) the group whose matrix each image is in: that of its only step, or `SEVERAL`.
         groups, grams: each group and its matrix; see `Sums`.
         forgotten: (d, K), the sum of z y' over images that are not remembered.
-        numbers, stated, rows, labels, changes, crosses: the parts of each step's `Statement`.
+        numbers, stated, rows, labels, changes, crosses, guesses: the parts of each step's `Statement`; an earlier
+            version has saved no guesses.
     """
 
     width: int
@@ -61,11 +62,13 @@ class Ledger:
     labels: tuple[NDArray[np.int8], ...] = ()
     changes: tuple[NDArray[np.int8], ...] = ()
     crosses: tuple[Tensor, ...] = ()
+    guesses: tuple[NDArray[np.float32], ...] = ()
 
     @property
     def statements(self) -> tuple[Statement, ...]:
         """What each step said, in order; none for images that are not remembered."""
-        parts = self.numbers, self.stated, self.rows, self.labels, self.changes, self.crosses
+        guesses = self.guesses or [np.empty((len(one), 0), np.float32) for one in self.rows]
+        parts = self.numbers, self.stated, self.rows, self.labels, self.changes, self.crosses, guesses
         return tuple(map(Statement, *parts))
 
     @property
@@ -151,6 +154,38 @@ class Ledger:
         )
         return replace(self, classes=classes, stated=tuple(stated))
 
+    def joined(self, number: int, label: str, into: str, features: Callable[[NDArray[np.int64]], Tensor]) -> Ledger:
+        """With two classes made one: what shows `label` shows `into`, and `label` is gone.
+
+        Its sum becomes part of the other's. Only where an image would count twice its features are needed.
+
+        Arguments:
+            number: of the step that this is, above those of all others.
+            features: from rows (n,) to the features (n, d) of these images; raises UserError where it has none.
+        """
+        gone, kept = self.classes.index(label), self.classes.index(into)
+        every = np.arange(len(self.fingerprints))
+        now = self.labels_now()[:, [gone, kept]]
+        guesses = guesses_of(self.statements, every, len(every), Columns(self.classes))[:, [gone, kept]]
+        is_moved = (now[:, 0] == PRESENT) & (now[:, 1] != PRESENT)
+        is_guessed = (guesses[:, 0] != 0) & (now == UNKNOWN).all(axis=1)
+        added = np.where(is_moved, -guesses[:, 1], np.where(is_guessed, guesses[:, 0], 0.0)).astype(np.float32)
+        wrong = added + is_moved - np.where(now[:, 0] == PRESENT, 1, guesses[:, 0])  # what the sum of `label` has not
+        rows = np.flatnonzero(is_moved | (added != 0))
+        cross = self.sums().cross[:, gone].clone()
+        if (twice := np.flatnonzero(wrong)).size:
+            cross += features(twice).double().T @ torch.from_numpy(wrong[twice]).double()
+        told = Statement(
+            number,
+            (into,),
+            rows,
+            np.where(is_moved, PRESENT, UNKNOWN)[rows, None].astype(np.int8),
+            is_moved[rows, None].astype(np.int8),
+            cross[:, None],
+            added[rows, None],
+        )
+        return self.with_statements([*self.statements, told]).without_class(label)
+
     def with_images(self, chosen: NDArray[np.int64], labels: NDArray[np.int8], images: SummedImages) -> Ledger:
         """With images that are not remembered: one that comes back counts again.
 
@@ -170,6 +205,7 @@ class Ledger:
         fingerprints: NDArray[np.int64],
         labels: NDArray[np.int8],
         images: SummedImages,
+        expected: NDArray[np.float32] | None = None,
     ) -> Ledger:
         """With one more step; an image that comes back adds what is new about it, and nothing else.
 
@@ -178,6 +214,8 @@ class Ledger:
             fingerprints: (n,) of its images; one that stands there twice counts once, with the labels of both.
             labels: int8 (n, K); unknown says nothing, and anything else replaces what was said before.
             images: the n images, to be summed over in the order of their fingerprints.
+            expected: (n, K), what counts on a new image for a class of which nothing is known; None for absent. An
+                image with its own score leaves the weights of the class as they are.
         """
         if number <= (last := max(self.numbers, default=0)):
             raise UserError(f"step {number} cannot be learned after step {last}; its number must be higher")
@@ -185,14 +223,17 @@ class Ledger:
         rows, placed = self.placed(fingerprints)
         before = placed.labels_now(rows)
         now = np.where(labels == UNKNOWN, before, labels)
-        is_stated = (labels != UNKNOWN).any(axis=0)
+        guesses = placed.new_guesses(rows, labels, None if expected is None else expected[places])
+        is_stated = (labels != UNKNOWN).any(axis=0) | guesses.any(axis=0)
         stated = tuple(name for name, one in zip(self.classes, is_stated, strict=True) if one)
         changes = ((now == PRESENT).astype(np.int8) - (before == PRESENT))[:, is_stated]
+        guesses = guesses[:, is_stated if guesses.any() else []]
+        values = changes + guesses if guesses.size else changes
         cross = torch.zeros(self.width, len(stated), dtype=torch.float64)
         grams, group_of = self.by_group(), placed.group_of.copy()
         for group in np.unique(group_of[rows]):
             chosen = np.flatnonzero(group_of[rows] == group)
-            sums = images.sums(places[chosen], changes[chosen])
+            sums = images.sums(places[chosen], values[chosen])
             cross = cross + sums.cross
             if group == SEVERAL:
                 continue
@@ -201,8 +242,24 @@ class Ledger:
             placed.group_of[rows[chosen]] = target
             if group != FORGOTTEN:  # a group that loses all its images is dropped
                 grams[int(group)] = combined(np.subtract, grams[int(group)], sums.gram)
-        told = Statement(number, stated, rows, labels[:, is_stated], changes, cross)
+        told = Statement(number, stated, rows, labels[:, is_stated], changes, cross, guesses)
         return placed.with_statements([*self.statements, told]).with_grams(grams)
+
+    def new_guesses(
+        self, rows: NDArray[np.int64], labels: NDArray[np.int8], expected: NDArray[np.float32] | None
+    ) -> NDArray[np.float32]:
+        """(n, K), what a step adds to the guesses: those of images that are in no matrix yet, and none where it knows.
+
+        Arguments:
+            rows: (n,) the images of the step.
+            labels, expected: (n, K), see `with_step`.
+        """
+        guesses = guesses_of(self.statements, rows, len(self.fingerprints), Columns(self.classes))
+        guesses = np.where(labels == UNKNOWN, np.float32(0), -guesses)
+        if expected is None:
+            return guesses
+        is_new = (self.group_of[rows] == FORGOTTEN)[:, None]
+        return np.where(is_new & (labels == UNKNOWN), expected.astype(np.float32), guesses)
 
     def without_step(self, number: int) -> Ledger:
         """As if a step had never been: what only it brought or said is gone, and what it replaced is back.
@@ -275,6 +332,7 @@ class Ledger:
             labels=tuple(one.labels for one in statements),
             changes=tuple(one.changes for one in statements),
             crosses=tuple(one.cross for one in statements),
+            guesses=tuple(one.guesses for one in statements),
         )
 
     def with_grams(self, grams: dict[int, Tensor]) -> Ledger:
@@ -295,4 +353,11 @@ def _about(one: Statement, names: set[str]) -> Statement:
     if len(kept) == len(one.classes):
         return one
     stated = tuple(one.classes[column] for column in kept)
-    return Statement(one.number, stated, one.rows, one.labels[:, kept], one.changes[:, kept], one.cross[:, kept])
+    guesses = one.guesses[:, kept] if one.guesses.size else one.guesses
+    return one._replace(
+        classes=stated,
+        labels=one.labels[:, kept],
+        changes=one.changes[:, kept],
+        cross=one.cross[:, kept],
+        guesses=guesses,
+    )

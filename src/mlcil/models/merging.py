@@ -90,6 +90,7 @@ class _Merger:
             and np.array_equal(self.rows[one.rows], two.rows)
             and np.array_equal(one.labels, two.labels)
             and np.array_equal(one.changes, two.changes)
+            and np.array_equal(one.guesses, two.guesses)
         )
 
     def _check_labels(self, told: Ledger) -> None:

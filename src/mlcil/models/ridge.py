@@ -73,6 +73,13 @@ def weights_at(sums: Sums, ridge: float) -> Tensor:
     return _plain(sums, standard, torch.cholesky_solve(standard.cross, _factor(standard.gram, ridge)))
 
 
+def factored(sums: Sums, ridge: float) -> Tensor:
+    """(d, d) lower triangular L: L L' W = C has the weights of `solve` for any C (d, K), of the same images."""
+    standard = _standardise(sums)
+    penalty = ridge * torch.cat([standard.deviation, standard.deviation.new_zeros(1)]).square()
+    return _factor(sums.matrix() + penalty.diag(), 0.0)
+
+
 def choose_ridge(sums: Sums, names: tuple[str, ...]) -> Solution:
     """The weights at the strength of least generalised cross-validation error (Golub, Heath and Wahba, 1979).
 

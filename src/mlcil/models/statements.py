@@ -20,7 +20,8 @@ class Statement(NamedTuple):
     rows: NDArray[np.int64]  # (n,) its images, as places in `Ledger.fingerprints`
     labels: NDArray[np.int8]  # (n, k): 1 present, 0 absent, -1 unknown
     changes: NDArray[np.int8]  # (n, k): 1 where the class was not present before, -1 where it is not any more, else 0
-    cross: Tensor  # (d, k) float64, the sum of z times the changes over its images
+    cross: Tensor  # (d, k) float64, the sum over its images of z times changes and guesses
+    guesses: NDArray[np.float32]  # (n, k), by how much more than by the changes the classes count now; or (n, 0)
 
 
 class Counts(NamedTuple):
@@ -60,6 +61,24 @@ def labels_of(
             where, said = np.ix_(here[is_asked], columns.of(one)), one.labels[is_asked]
             now[where] = np.where(said == UNKNOWN, now[where], said)
     return now[given]
+
+
+def guesses_of(
+    statements: Iterable[Statement], rows: NDArray[np.int64], total: int, columns: Columns
+) -> NDArray[np.float32]:
+    """float32 (n, K): what counts for each of these images and each class of which nothing is known.
+
+    Arguments:
+        rows: (n,) places of the images, each there once.
+    """
+    place = np.full(total, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    now = np.zeros((len(rows), columns.count), np.float32)
+    for one in statements:
+        here = place[one.rows]
+        if one.guesses.size and (is_asked := here >= 0).any():
+            now[np.ix_(here[is_asked], columns.of(one))] += one.guesses[is_asked]
+    return now
 
 
 def counts_of(statements: Sequence[Statement], total: int, columns: Columns) -> Counts:

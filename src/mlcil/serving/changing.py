@@ -31,7 +31,7 @@ def forget_labels(tagger: Tagger, names: Sequence[str]) -> Tagger:
     kept = [one for one in tagger.labels if one.name not in set(names)]
     if not kept:
         raise UserError("no label would be left; delete the tagger's folder instead")
-    method = _exact(tagger, "forget a label")
+    method = exact_copy(tagger, "forget a label")
     method.keep_classes([one.name for one in kept])
     steps = tuple(_without_labels(step, names) for step in tagger.steps)
     chosen = {name: value for name, value in (tagger.chosen or {}).items() if name not in names} or None
@@ -46,13 +46,13 @@ def forget_step(tagger: Tagger, number: int) -> Tagger:
     """
     if number not in {step.number for step in tagger.steps}:
         raise unknown_name("step", str(number), (str(step.number) for step in tagger.steps))
-    method = _exact(tagger, "take a step back")
+    method = exact_copy(tagger, "take a step back")
     if number not in method.ledger.numbers:
         raise UserError(f"step {number} did not remember its photos, so it cannot be taken back")
     left = method.ledger.without_step(number)
     if not left.classes:
         raise UserError("no label would be left; delete the tagger's folder instead")
-    return _solved(tagger, method, left, *_without_step(tagger, left, number))
+    return solved(tagger, method, left, *_without_step(tagger, left, number))
 
 
 def merge(first: Tagger, second: Tagger) -> Tagger:
@@ -61,7 +61,7 @@ def merge(first: Tagger, second: Tagger) -> Tagger:
     Raises:
         UserError: their features differ, or both have seen some photos in a way that sums cannot tell apart.
     """
-    one, other = _exact(first, "be merged"), _exact(second, "be merged")
+    one, other = exact_copy(first, "be merged"), exact_copy(second, "be merged")
     ledger, number = merged(one.ledger, other.ledger)
     known = {step.number for step in first.steps}
     added = [step for step in second.steps if number[step.number] not in known]
@@ -69,7 +69,7 @@ def merge(first: Tagger, second: Tagger) -> Tagger:
     new = [label for label in second.labels if label.name not in first.classes]
     labels = [*first.labels, *(replace(label, step=number.get(label.step or 0, label.step)) for label in new)]
     chosen = (second.chosen or {}) | (first.chosen or {})
-    return _solved(replace(first, chosen=chosen), one, ledger, labels, steps)
+    return solved(replace(first, chosen=chosen), one, ledger, labels, steps)
 
 
 def rename(tagger: Tagger, names: Mapping[str, str]) -> Tagger:
@@ -130,8 +130,12 @@ def choose_thresholds(tagger: Tagger, chosen: Mapping[str, float | None], precis
     return replace(tagger, chosen=found or None, path=None)
 
 
-def _exact(tagger: Tagger, deed: str) -> Analytic:
-    """As `_copied`, if all that was learned is in the sums."""
+def exact_copy(tagger: Tagger, deed: str) -> Analytic:
+    """A copy of the closed-form learner of a tagger, if all that was learned is in its sums.
+
+    Raises:
+        UserError: it is not, or there is nothing to change it with.
+    """
     method = tagger.method
     if isinstance(method, Analytic) and not method.is_all_in_sums:
         raise UserError(
@@ -161,11 +165,21 @@ def _copied(tagger: Tagger, deed: str) -> Analytic:
     return copy
 
 
-def _solved(
-    tagger: Tagger, method: Analytic, ledger: Ledger, labels: Sequence[LabelFacts], steps: tuple[Step, ...]
+def solved(
+    tagger: Tagger,
+    method: Analytic,
+    ledger: Ledger,
+    labels: Sequence[LabelFacts],
+    steps: tuple[Step, ...],
+    ridge: float | None = None,
 ) -> Tagger:
-    """The tagger with another ledger; its labels are in the order of the ledger's columns."""
-    method.relearn(ledger)
+    """The tagger with another ledger, solved by a copy of its method.
+
+    Arguments:
+        labels: at least those of the ledger, in any order.
+        ridge: the strength to solve at; None for the one that is found.
+    """
+    method.relearn(ledger, ridge)
     images, positives = ledger.counts()
     facts = {one.name: one for one in labels}
     counted = tuple(

@@ -85,20 +85,21 @@ def relevance(tagger: TaggerNet, features: Tensor, columns: Sequence[int]) -> Te
     return evidence[:, : height * width].reshape(-1, height, width)  # without the tokens
 
 
-def window_evidence(tagger: AnalyticTagger, features: Tensor) -> Tensor:
+def window_evidence(tagger: AnalyticTagger, features: Tensor, weights: Tensor) -> Tensor:
     """The scores of the windows around all places of a feature map; at its edge a window is cut.
 
     Arguments:
         features: (1, C, h, w), of the image at any resolution.
+        weights: (d, n) of n classes.
 
     Returns:
-        (1, K, h, w).
+        (1, n, h, w).
     """
     sides = [2 * round((EVIDENCE_WINDOW * side - 1) / 2) + 1 for side in features.shape[-2:]]  # odd
     halves = [side // 2 for side in sides]
     pooled = F.avg_pool2d(features, sides, stride=1, padding=halves, count_include_pad=False).movedim(1, -1)
     described = pooled.sign() * pooled.abs() ** tagger.power  # (1, h, w, C)
-    return (tagger.expand(described) @ tagger.weights)[..., tagger.columns].movedim(-1, 1)
+    return (tagger.expand(described) @ weights).movedim(-1, 1)
 
 
 def explain(
@@ -171,15 +172,37 @@ def _maps(run: Tagger, features: Tensor, photo: NDArray[np.uint8], columns: Sequ
     """The evidence for n classes, (n, h, w)."""
     tagger = run.method.tagger
     if isinstance(tagger, AnalyticTagger):
-        with torch.no_grad():
-            fine = _fine_features(run, photo)
-            coarse = window_evidence(tagger, features)[:, list(columns)]
-            size = (fine.shape[2], fine.shape[3])
-            near = window_evidence(tagger, fine)[:, list(columns)]
-            return (near + F.interpolate(coarse, size, mode="bicubic", align_corners=False))[0]
+        return _closed_form_maps(run, tagger, features, photo, tagger.weights[:, tagger.columns[list(columns)]])
     if tagger.attention is not None:
         return relevance(tagger, features, columns)
     return class_activation(tagger, features)[0, list(columns)]
+
+
+@torch.no_grad()
+def evidence_for(run: Tagger, photo: NDArray[np.uint8], weights: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The map of a label that a closed form has other weights for, or does not know; see `ExplainedTag.map`.
+
+    Arguments:
+        photo: uint8 (H, W, 3), in its own proportions.
+        weights: (d,).
+    """
+    tagger = run.method.tagger
+    assert isinstance(tagger, AnalyticTagger)
+    features = tagger.features(run.prepare(resized(Image.fromarray(photo), run.size)[None]))
+    column = torch.from_numpy(weights).to(tagger.mean)[:, None]
+    found: NDArray[np.float32] = _above_median(_closed_form_maps(run, tagger, features, photo, column))[0]
+    return found
+
+
+@torch.no_grad()
+def _closed_form_maps(
+    run: Tagger, tagger: AnalyticTagger, features: Tensor, photo: NDArray[np.uint8], weights: Tensor
+) -> Tensor:
+    """(n, h, w) of weights (d, n): from the image as it is scored, and from one of twice its size."""
+    fine = _fine_features(run, photo)
+    near, coarse = window_evidence(tagger, fine, weights), window_evidence(tagger, features, weights)
+    size = (fine.shape[2], fine.shape[3])
+    return (near + F.interpolate(coarse, size, mode="bicubic", align_corners=False))[0]
 
 
 def _fine_features(run: Tagger, photo: NDArray[np.uint8]) -> Tensor:

@@ -52,11 +52,16 @@ def _write_jsonl(file: Path, outcomes: Iterable[Outcome]) -> None:
 
 def _write_csv(file: Path, outcomes: Iterable[Outcome]) -> None:
     with _opened(file) as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for row in rows_of(outcomes):
-            numbers = {name: "" if row[name] is None else f"{row[name]:.6g}" for name in COLUMNS[2:5]}
-            writer.writerow(row | numbers)
+        write_csv(stream, outcomes)
+
+
+def write_csv(stream: TextIO, outcomes: Iterable[Outcome]) -> None:
+    """Write the tags of photos as CSV, a row per tag."""
+    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows_of(outcomes):
+        numbers = {name: "" if row[name] is None else f"{row[name]:.6g}" for name in COLUMNS[2:5]}
+        writer.writerow(row | numbers)
 
 
 def _write_parquet(file: Path, outcomes: Iterable[Outcome]) -> None:

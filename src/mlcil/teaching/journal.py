@@ -1,0 +1,123 @@
+"""The journal of a teaching folder: everything that a person has said, one line each, on disk before it is answered.
+
+Nothing in it is ever changed: what is undone gets a line of its own, so undo works across restarts. The state of
+teaching is a function of the tagger and these lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import UserError
+
+UNDO, REDO = "undo", "redo"
+Entry = Mapping[str, Any]
+"""What was done: {"do": "mark", "label": ..., "yes": [...], "no": [...], "unknown": [...]}, or another deed."""
+
+
+class Journal:
+    """The lines of a file, and which of them count.
+
+    Arguments:
+        path: the file, made when the first line is written.
+
+    Raises:
+        UserError: a line is damaged. A last line that was cut short, as by a crash while it was written, is left out:
+            nobody was told that it had been kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.done: list[Entry] = []  # what counts, in order
+        self.undone: list[Entry] = []  # what redo brings back, the last one first
+        self.sequence = 0  # lines so far
+        for entry in _read(path):
+            self._apply(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Write a line; it is on disk when this returns.
+
+        Raises:
+            UserError: it cannot be written; then nothing has changed.
+        """
+        self._append({**entry, "time": datetime.now(UTC).isoformat(timespec="seconds")})
+        self._apply(entry)
+
+    def undo(self) -> Entry | None:
+        """Take the last deed back that counts; returns it, None if there is none."""
+        if not self.done:
+            return None
+        self.add({"do": UNDO})
+        return self.undone[-1]
+
+    def redo(self) -> Entry | None:
+        """Do again what was undone last; returns it, None if there is none."""
+        if not self.undone:
+            return None
+        self.add({"do": REDO})
+        return self.done[-1]
+
+    def _apply(self, entry: Entry) -> None:
+        self.sequence += 1
+        if entry["do"] == UNDO:
+            self.undone.append(self.done.pop())
+        elif entry["do"] == REDO:
+            self.done.append(self.undone.pop())
+        else:
+            self.done.append(entry)
+            self.undone.clear()
+
+    def _append(self, entry: Entry) -> None:
+        """Add a line, or leave the file as it was."""
+        data = _line(entry)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                start = file.tell()
+                try:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        file.truncate(start)  # half a line would spoil the next
+                    raise
+        except OSError as error:
+            raise UserError(
+                f"cannot keep this in {self.path}: {error.strerror or error}; nothing was changed"
+            ) from error
+
+
+def _line(entry: Entry) -> bytes:
+    """An entry as one line of JSON with a checksum before it."""
+    text = json.dumps(entry, ensure_ascii=True, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _read(path: Path) -> list[Entry]:
+    """The entries of a file; what was cut short at its end is removed from it."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    whole, _, rest = data.rpartition(b"\n")
+    if rest:
+        os.truncate(path, len(data) - len(rest))
+    return [_entry(path, number, line) for number, line in enumerate(whole.split(b"\n"), start=1) if line]
+
+
+def _entry(path: Path, number: int, line: bytes) -> Entry:
+    check, _, text = line.partition(b" ")
+    if check != b"%08x" % zlib.crc32(text):
+        raise UserError(f"line {number} of {path} is damaged; put back a copy of the file, or remove this line from it")
+    entry: Entry = json.loads(text)
+    return entry

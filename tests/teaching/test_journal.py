@@ -1,0 +1,82 @@
+"""The journal: whatever was answered is there after a crash, and undo works across restarts."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlcil.core.errors import UserError
+from mlcil.teaching.journal import Journal
+
+
+def deed(number):
+    return {"do": "mark", "label": f"label {number}\n<b>\u202e", "yes": [str(number)]}
+
+
+def labels(journal):
+    return [entry["label"] for entry in journal.done]
+
+
+@given(deeds=st.lists(st.sampled_from(["mark", "undo", "redo"]), max_size=30))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_a_journal_that_is_opened_again_goes_on_where_it_was(tmp_path_factory, deeds):
+    file = tmp_path_factory.mktemp("journal") / "marks.log"
+    kept, done, undone = Journal(file), [], []
+    for number, one in enumerate(deeds):
+        if one == "mark":
+            kept.add(deed(number))
+            done, undone = [*done, deed(number)["label"]], []
+        elif one == "undo":
+            assert (kept.undo() is None) == (not done)
+            undone = [*undone, *done[-1:]]
+            done = done[:-1]
+        else:
+            assert (kept.redo() is None) == (not undone)
+            done = [*done, *undone[-1:]]
+            undone = undone[:-1]
+        again = Journal(file)
+        assert labels(again) == labels(kept) == done
+        assert again.sequence == kept.sequence
+
+
+def test_whatever_length_a_crash_leaves_everything_answered_before_is_there(tmp_path):
+    file = tmp_path / "marks.log"
+    journal, ends = Journal(file), [0]
+    for number in range(4):
+        journal.add(deed(number))
+        ends.append(file.stat().st_size)
+    data = file.read_bytes()
+    for length in range(len(data) + 1):
+        file.write_bytes(data[:length])
+        cut = Journal(file)
+        assert len(cut.done) == sum(end <= length for end in ends) - 1
+        cut.add(deed(9))
+        assert labels(Journal(file)) == [*labels(cut)]
+
+
+def test_a_damaged_line_is_named_and_not_guessed(tmp_path):
+    file = tmp_path / "marks.log"
+    journal = Journal(file)
+    for number in range(3):
+        journal.add(deed(number))
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1].replace(b"yes", b"yEs") + lines[2])
+    with pytest.raises(UserError, match="line 2 of .* is damaged"):
+        Journal(file)
+
+
+def test_what_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "marks.log")
+    journal.add(deed(0))
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left on device; nothing was changed"):
+            journal.add(deed(1))
+    assert len(journal.done) == 1
+    journal.add(deed(2))
+    assert labels(Journal(journal.path)) == labels(journal) == [deed(0)["label"], deed(2)["label"]]
