@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from mlcil.core.errors import UserError
 from mlcil.serving.changing import choose_thresholds, forget_labels, forget_step, merge, rename
@@ -35,7 +36,10 @@ def photos(digit_tables):
 def test_without_a_label_the_others_stay_to_the_bit(ab, photos, tmp_path):
     left = forget_labels(ab, ["digit 2", "digit 0"])
     assert left.classes == ("digit 1", "digit 3")
-    assert np.array_equal(left.scores(photos), ab.scores(photos)[:, [1, 3]])
+    images = ab.prepare(np.stack([ab.square(photo) for photo in photos]))
+    assert torch.equal(left.method.tagger(images).logits, ab.method.tagger(images).logits[:, [1, 3]])
+    # A sigmoid may round the last bit differently where there are fewer columns.
+    np.testing.assert_allclose(left.scores(photos), ab.scores(photos)[:, [1, 3]], rtol=0, atol=1e-7)
     assert np.array_equal(left.thresholds, ab.thresholds[[1, 3]])
     assert [one.positives for one in left.labels] == [ab.labels[1].positives, ab.labels[3].positives]
     assert [(step.labels, step.new_labels) for step in left.steps] == [(("digit 1",),) * 2, (("digit 3",),) * 2]

@@ -206,4 +206,63 @@ def export(
     run_export(tagger, onnx, slim, make_console())
 
 
-COMMANDS = (learn, predict, inspect, forget, merge, thresholds, tagger, export, evaluate)
+def serve(
+    tagger: Source,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    token: Annotated[
+        str | None, typer.Option(envvar="MLCIL_TOKEN", help="Secret that every request must have. [default: none]")
+    ] = None,
+    photoprism: Annotated[bool, typer.Option("--photoprism", help="Also label photos for PhotoPrism.")] = False,
+    label_studio: Annotated[bool, typer.Option("--label-studio", help="Also be a backend of Label Studio.")] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of images that Label Studio names by path. [default: none]")
+    ] = None,
+    label_studio_host: Annotated[
+        str | None, typer.Option(metavar="URL", help="Label Studio to fetch images from. [default: none]")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Another name of this machine; may be repeated.")
+    ] = None,
+) -> None:
+    """Tag photos over HTTP: a page to drop photos on, and an interface for programs."""
+    from .console import say
+    from .serving import ServeOptions, run_serve
+
+    options = ServeOptions(host, port, token, allow_host or (), photoprism, label_studio, data_root, label_studio_host)
+    console = make_console()
+    run_serve(tagger, options, lambda line: say(console, line))
+
+
+def teach(
+    tagger: Annotated[str, typer.Argument(help="Folder of a closed-form tagger; it stays as it is.")],
+    photos: Annotated[list[str], typer.Argument(help="Photos, folders or patterns to teach with.")],
+    work: Annotated[
+        Path | None, typer.Option(help="Folder for marks and thumbnails. [default: beside the tagger, TAGGER.teach]")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8001,
+    token: Annotated[
+        str | None, typer.Option(envvar="MLCIL_TOKEN", help="Secret that every request must have. [default: none]")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Another name of this machine; may be repeated.")
+    ] = None,
+) -> None:
+    """Teach labels by clicking: a page that shows photos, learns from every mark, and saves a new tagger.
+
+    Every mark is on disk at once, and the same command goes on from there.
+    """
+    from .console import say
+    from .serving import ServeOptions, run_teach
+
+    console = make_console()
+    options = ServeOptions(host, port, token, allow_host or ())
+    run_teach(tagger, photos, work, options, lambda line: say(console, line))
+
+
+COMMANDS = (learn, predict, inspect, forget, merge, thresholds, tagger, export, evaluate, serve, teach)

@@ -35,6 +35,7 @@ TURNS = {  # EXIF orientation -> what makes the stored image upright
     8: Image.Transpose.ROTATE_90,
 }
 Box = tuple[float, float, float, float]  # left, top, right, bottom
+Formats = tuple[str, ...] | None  # that are read, by the names that Pillow gives them; None for all
 
 
 class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and collected
@@ -46,6 +47,14 @@ class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and co
 
     def __str__(self) -> str:
         return f"cannot read image {self.path}: {self.reason}"
+
+
+class TooLarge(BadImage):
+    """An image with more pixels than are decoded."""
+
+
+class UnknownFormat(BadImage):
+    """A file that is no image, or not of a format that is read."""
 
 
 def decode(path: str, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
@@ -93,13 +102,13 @@ class Header(NamedTuple):
     format: str  # such as JPEG
 
 
-def inspect(path: str, content: bytes, megapixels: float = MEGAPIXELS) -> Header:
+def inspect(path: str, content: bytes, megapixels: float = MEGAPIXELS, formats: Formats = None) -> Header:
     """Read the header of an image file, without decoding it.
 
     Raises:
         BadImage: it is not an image, obviously truncated, or too large.
     """
-    with _opened(path, content, megapixels) as image:
+    with _opened(path, content, megapixels, formats) as image:
         if image.format == "PNG" and "exif" not in image.info and b"eXIf" in content:
             image.load()  # its EXIF may come after the pixels
         turned = image.format != "TIFF" and _orientation(image) >= 5  # Pillow gives the size of an upright TIFF
@@ -107,9 +116,11 @@ def inspect(path: str, content: bytes, megapixels: float = MEGAPIXELS) -> Header
         return Header(width, height, image.format or "")
 
 
-def decode_content(path: str, content: bytes, size: int, megapixels: float = MEGAPIXELS) -> NDArray[np.uint8]:
+def decode_content(
+    path: str, content: bytes, size: int, megapixels: float = MEGAPIXELS, formats: Formats = None
+) -> NDArray[np.uint8]:
     """Decode the content of an image file, uint8 (size, size, 3); the path is for the error."""
-    with _opened(path, content, megapixels) as image:
+    with _opened(path, content, megapixels, formats) as image:
         box = _scale_down(image, size)
         upright = upright_rgb(image)
         return resized(upright, size, None if box is None else _turned(box, upright.size, _orientation(image)))
@@ -121,7 +132,14 @@ def decode_to_fit(path: str, longest: int, megapixels: float = MEGAPIXELS) -> Im
     Raises:
         BadImage: the file is missing, truncated, not an image, too large, ...
     """
-    with _opened(path, read_content(path), megapixels) as image:
+    return content_to_fit(path, read_content(path), longest, megapixels)
+
+
+def content_to_fit(
+    path: str, content: bytes, longest: int, megapixels: float = MEGAPIXELS, formats: Formats = None
+) -> Image.Image:
+    """The same for the content of an image file; the path is for the error."""
+    with _opened(path, content, megapixels, formats) as image:
         _scale_down(image, longest)
         return made_to_fit(upright_rgb(image), longest)
 
@@ -166,20 +184,23 @@ _undisturbed = _Undisturbed()
 
 
 @contextmanager
-def _opened(path: str, content: bytes, megapixels: float) -> Iterator[Image.Image]:
+def _opened(path: str, content: bytes, megapixels: float, formats: Formats) -> Iterator[Image.Image]:
     """An image whose header is fine; whatever goes wrong with it is a BadImage."""
     try:
         if is_cut_short(content):
             raise BadImage(path, "truncated")
-        with _undisturbed, _open(path, content) as image:
+        with _undisturbed, _open(path, content, formats) as image:
             if (pixels := image.width * image.height) > megapixels * 1e6:
                 own = math.ceil(pixels / 1e5) / 10  # not 50.0 where 50 are allowed
-                raise BadImage(path, f"{own} megapixels, more than the limit of {megapixels:g} (megapixels)")
+                raise TooLarge(path, f"{own} megapixels, more than the limit of {megapixels:g} (megapixels)")
             yield image
     except (BadImage, MemoryError):
         raise  # the latter is the machine's fault, not the file's
     except UnidentifiedImageError:
-        raise BadImage(path, "not an image" if content else "empty") from None
+        if not content:
+            raise BadImage(path, "empty") from None
+        allowed = "" if formats is None else f" of an allowed format ({', '.join(formats)})"
+        raise UnknownFormat(path, f"not an image{allowed}") from None
     except Exception as error:  # decoders of broken files raise almost anything
         what = " ".join(str(error).split())[:100] or type(error).__name__
         ended = isinstance(error, EOFError) or "truncated" in what.lower() or "end of file" in what.lower()
@@ -187,15 +208,16 @@ def _opened(path: str, content: bytes, megapixels: float) -> Iterator[Image.Imag
         raise BadImage(path, reason) from None
 
 
-def _open(path: str, content: bytes) -> Image.Image:
+def _open(path: str, content: bytes, formats: Formats) -> Image.Image:
     try:
-        image = Image.open(io.BytesIO(content))
+        # Pillow has no HEIF, and fails where it is asked for a format that it does not have.
+        image = Image.open(io.BytesIO(content), formats=formats and tuple(one for one in formats if one != "HEIF"))
         if image.format == "PNG":
             _scale_colour_key(image, depth=content[24])
         return image
     except UnidentifiedImageError:
         brands = content[8 : int.from_bytes(content[:4], "big")] if content[4:8] == b"ftyp" else b""
-        if not any(brand in brands for brand in HEIF):
+        if not any(brand in brands for brand in HEIF) or (formats is not None and "HEIF" not in formats):
             raise
     try:
         from pillow_heif import HeifImageFile

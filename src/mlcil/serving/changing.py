@@ -21,7 +21,7 @@ from .tagger import Tagger
 
 
 def forget_labels(tagger: Tagger, names: Sequence[str]) -> Tagger:
-    """Without some labels, as if they had never been given; the scores of the others stay the same to the bit.
+    """Without some labels, as if they had never been given; the logits of the others stay the same to the bit.
 
     Raises:
         UserError: there is no such label, none would be left, or the method cannot forget.

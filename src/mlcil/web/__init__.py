@@ -1,0 +1,1 @@
+"""The web servers: an HTTP interface and pages for taggers."""
