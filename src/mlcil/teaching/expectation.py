@@ -10,6 +10,7 @@ spread, and every figure comes with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from .columns import Floats
 
-BINS = 240  # of scores
-SLOPES = np.linspace(0.6, 6.0, 28)  # of the grid of curves, per deviation of the scores of all photos
-MIDDLES = np.linspace(0.0, 9.0, 46)  # in deviations
+BINS = 160  # of scores
+SLOPES = np.linspace(0.6, 6.0, 19)  # of the grid of curves, per deviation of the scores of all photos
+MIDDLES = np.linspace(0.0, 9.0, 31)  # in deviations
 CERTAIN = 0.9  # how probable it is that a figure is within its bounds
 
 
@@ -110,15 +111,16 @@ class Expectation:
 
     def best_threshold(self) -> float:
         """The score above which to tag, where the expected F1 is highest."""
-        f1 = self._weights @ self._figures()[2]
+        f1 = self._weights @ self._figures[2]
         return self.scale.score(float(self.edges[int(f1.argmax())]))
 
     def at(self, threshold: float) -> tuple[Figure, Figure]:
         """Precision and recall of the tags above a threshold on the score."""
         place = int(np.clip(np.searchsorted(self.edges, self.scale.standard(np.array(threshold))), 0, BINS - 1))
-        precision, recall, _ = self._figures()
+        precision, recall, _ = self._figures
         return self._figure(precision[:, place]), self._figure(recall[:, place])
 
+    @cached_property
     def _figures(self) -> tuple[Floats, Floats, Floats]:
         """Precision, recall and F1 of each curve for a threshold at each lower edge, each (G, BINS)."""
         shown = self._curves * self._counts
