@@ -29,6 +29,7 @@ import numpy as np
 from mlcil.evaluation.metrics import average_precision
 from mlcil.serving.learning import LearnOptions, learn
 from mlcil.serving.tagger import Tagger
+from mlcil.teaching.scoring import LabelScores
 from mlcil.teaching.workbench import Workbench
 
 TAUGHT = ("bicycle", "dog", "train", "pizza", "umbrella", "boat", "clock", "sheep", "laptop", "kite")
@@ -78,8 +79,17 @@ def ap(scores: np.ndarray, truth: dict[str, set[str]], label: str) -> float:
     return 100 * float(average_precision(scores[:, None], present[:, None].astype(np.int8))[0])
 
 
-def curve(bench: Workbench, label: str, truth: dict[str, set[str]], seed: int, test: Any, asks: bool) -> list[float]:
-    """AP on the test photographs after 4, 7, 10, ... marks of one label; by rows, or at random."""
+def promised(found: LabelScores, shown: np.ndarray) -> list[tuple[float, float, float, float]]:
+    """For precision and recall of the tags: the figure that was expected, its bounds, and the true one."""
+    right = float((found.is_tagged & shown).sum())
+    true = right / max(found.is_tagged.sum(), 1), right / max(shown.sum(), 1)
+    return [(*figure, one) for figure, one in zip(found.expectation.at(found.score_threshold), true, strict=True)]
+
+
+def curve(
+    bench: Workbench, label: str, truth: dict[str, set[str]], seed: int, test: Any, asks: bool
+) -> tuple[list[float], list[tuple[float, float, float, float]]]:
+    """AP on the test photographs after 4, 7, 10, ... marks of a label, by rows or at random; and what was promised."""
     draw = random.Random(seed)
     ids = {bench.photos.id(row): bench.photos.name(row) for row in range(len(bench.photos))}
     shown = sorted(photo for photo, name in ids.items() if label in truth[name])
@@ -92,7 +102,8 @@ def curve(bench: Workbench, label: str, truth: dict[str, set[str]], seed: int, t
         assert rows is not None
         found.append(ap(test.features @ scores.weights, test.truth, label))
         if len(marked) >= BUDGET:
-            return found
+            names = [bench.photos.name(row) for row in range(len(scores.scores))]
+            return found, promised(scores, np.array([label in truth[name] for name in names]))
         asked = [bench.photos.id(int(row)) for row in rows.likely[:STEP]]
         if not asks:
             asked = draw.sample(sorted(set(ids) - set(marked)), STEP)
@@ -122,12 +133,16 @@ def curves(tagger: Path, photos: list[str], truth: dict[str, set[str]], test: Te
     bench = Workbench(Tagger.load(tagger), photos, work, "photographs")
     bench.indexer.wait()
     for asks in (True, False):
-        every = []
+        every, figures = [], []
         for label in TAUGHT:
             for seed in range(SEEDS):
-                every.append(curve(bench, f"{label}", truth, seed, test, asks))
+                values, figure = curve(bench, label, truth, seed, test, asks)
+                every.append(values)
+                figures.append(figure)
                 while bench.journal.done:
                     bench.undo()
+        if asks:
+            found["promised"] = summary(np.array(figures))
         found["rows" if asks else "random"] = np.mean(every, axis=0).round(1).tolist()
         found["rows, by label" if asks else "random, by label"] = {
             label: np.mean(every[place * SEEDS : (place + 1) * SEEDS], axis=0).round(1).tolist()
@@ -135,6 +150,14 @@ def curves(tagger: Path, photos: list[str], truth: dict[str, set[str]], test: Te
         }
     bench.close()
     return found
+
+
+def summary(figures: np.ndarray) -> dict[str, list[float]]:
+    """Of figures (n, 2, 4): the mean that was promised, the true mean, the mean error, and how often bounds held."""
+    value, low, high, true = np.moveaxis(figures, 2, 0)  # each (n, 2)
+    held = ((low <= true) & (true <= high)).mean(axis=0)
+    table = np.stack([value.mean(axis=0), true.mean(axis=0), np.abs(value - true).mean(axis=0), held], axis=1)
+    return dict(zip(("precision", "recall"), table.round(2).tolist(), strict=True))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from .columns import Floats
 BINS = 160  # of scores
 SLOPES = np.linspace(0.6, 6.0, 19)  # of the grid of curves, per deviation of the scores of all photos
 MIDDLES = np.linspace(0.0, 9.0, 31)  # in deviations
-CERTAIN = 0.9  # how probable it is that a figure is within its bounds
+CERTAIN, DEVIATIONS = 0.9, 1.645  # how probable it is that a figure is within its bounds; of a Gaussian, in deviations
 
 
 class Belief(NamedTuple):
@@ -118,7 +118,8 @@ class Expectation:
         """Precision and recall of the tags above a threshold on the score."""
         place = int(np.clip(np.searchsorted(self.edges, self.scale.standard(np.array(threshold))), 0, BINS - 1))
         precision, recall, _ = self._figures
-        return self._figure(precision[:, place]), self._figure(recall[:, place])
+        tagged, shown = self._counts[place:].sum(), self._counts @ (self._weights @ self._curves)
+        return self._figure(precision[:, place], tagged), self._figure(recall[:, place], shown)
 
     @cached_property
     def _figures(self) -> tuple[Floats, Floats, Floats]:
@@ -130,12 +131,18 @@ class Expectation:
         precision = found / np.maximum(tagged, 1e-9)
         return precision, found / np.maximum(total, 1e-9), 2 * found / np.maximum(tagged + total, 1e-9)
 
-    def _figure(self, values: Floats) -> Figure:
-        """The mean of a value per curve, (G,), and what is in the middle of its spread."""
+    def _figure(self, values: Floats, photos: float) -> Figure:
+        """The mean of a value per curve, (G,), and what is in the middle of its spread.
+
+        The spread has two parts: which curve it is, and chance, as the figure is a share of so many `photos`.
+        """
         order = np.argsort(values)
         below = self._weights[order].cumsum()
-        low, high = (values[order[min(int(np.searchsorted(below, part)), len(order) - 1)]] for part in _TAILS)
-        return Figure(float(self._weights @ values), float(low), float(high))
+        bounds = [values[order[min(int(np.searchsorted(below, part)), len(order) - 1)]] for part in _TAILS]
+        mean = float(self._weights @ values)
+        chance = DEVIATIONS * np.sqrt(mean * (1 - mean) / max(photos, 1.0))
+        low, high = (np.hypot(bound - mean, chance) for bound in bounds)
+        return Figure(mean, max(0.0, mean - float(low)), min(1.0, mean + float(high)))
 
 
 _TAILS = ((1 - CERTAIN) / 2, (1 + CERTAIN) / 2)
