@@ -62,7 +62,8 @@ def truth_of(known):
 
 def test_scores_and_labels_are_those_of_the_table(tagger, known, found):
     assert found.photos == tuple(path for path, _ in known)
-    assert np.array_equal(found.scores, tagger.scores([path for path, _ in known]))
+    # How many are computed at once may change how the last bit is rounded.
+    np.testing.assert_allclose(found.scores, tagger.scores([path for path, _ in known]), rtol=0, atol=1e-6)
     assert np.array_equal(found.labels, truth_of(known))
     assert found.unknown_labels == ("digit 2", "digit 3")
     assert found.other_labels == ()

@@ -104,11 +104,6 @@ class Expectation:
         """The probability of the label for scores of any shape; a higher score never has a lower one."""
         return np.interp(self.scale.standard(scores), self.middles, self._weights @ self._curves)
 
-    def score_at(self, probability: float) -> float:
-        """The lowest score with this probability; the highest of all where none has it."""
-        place = int(np.searchsorted(self._weights @ self._curves, probability))
-        return self.scale.score(float(self.edges[min(place, BINS)]))
-
     def best_threshold(self) -> float:
         """The score above which to tag, where the expected F1 is highest."""
         f1 = self._weights @ self._figures[2]

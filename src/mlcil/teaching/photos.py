@@ -32,7 +32,6 @@ class Photos:
         self._sizes: list[tuple[int, int]] = []
         self._row_of: dict[str, int] = {}
         self._features = np.empty((FIRST, width), np.float32)
-        self._squares = np.empty(FIRST, np.float32)
         self._files = 0
         self._lock = Lock()
 
