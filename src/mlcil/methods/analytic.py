@@ -162,9 +162,11 @@ class Analytic(Method):
         """Where F1 is highest if the scores of images with a class and without are normal; see `models.score_model`."""
         return None if self._ridge is None else self.probabilities(self.scores.best_thresholds())
 
-    def probabilities(self, scores: Tensor) -> NDArray[np.float64]:
-        """Scores (..., K) of whole images as `predict` would give them."""
-        found: NDArray[np.float64] = torch.sigmoid(tempered(self.scores.slope * scores + self.scores.offset)).numpy()
+    def probabilities(self, scores: Tensor, columns: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """Scores (..., K) of whole images as `predict` would give them; or of some columns alone, in this order."""
+        chosen = slice(None) if columns is None else list(columns)
+        slope, offset = self.scores.slope[chosen], self.scores.offset[chosen]
+        found: NDArray[np.float64] = torch.sigmoid(tempered(slope * scores + offset)).numpy()
         return found
 
     def notes(self) -> dict[str, Any]:

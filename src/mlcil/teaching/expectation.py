@@ -113,7 +113,7 @@ class Expectation:
         """Precision and recall of the tags above a threshold on the score."""
         place = int(np.clip(np.searchsorted(self.edges, self.scale.standard(np.array(threshold))), 0, BINS - 1))
         precision, recall, _ = self._figures
-        tagged, shown = self._counts[place:].sum(), self._counts @ (self._weights @ self._curves)
+        tagged, shown = float(self._counts[place:].sum()), float(self._counts @ (self._weights @ self._curves))
         return self._figure(precision[:, place], tagged), self._figure(recall[:, place], shown)
 
     @cached_property

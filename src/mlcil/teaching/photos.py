@@ -33,6 +33,8 @@ class Photos:
         self._row_of: dict[str, int] = {}
         self._features = np.empty((FIRST, width), np.float32)
         self._files = 0
+        self._mean = self._variance = np.empty(0, np.float32)  # of each feature, for `similar`
+        self._lengths: NDArray[np.float32] | None = None  # (N,) of the photos so far, with these
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -105,14 +107,16 @@ class Photos:
 
     def similar(self, row: int) -> Floats:
         """(N,) how similar photos are to one of them, -1 to 1, by their features as they differ among these photos."""
-        features = self.features
-        some = features[:: max(1, len(features) // 2000), :-1]
-        mean, deviation = some.mean(axis=0), some.std(axis=0) + 1e-6
-        own = (features[row, :-1] - mean) / deviation
-        weights = own / deviation
-        products = features[:, :-1] @ weights - mean @ weights
-        lengths = np.sqrt(np.maximum(((features[:, :-1] - mean) / deviation) ** 2 @ np.ones_like(mean), 1e-12))
-        return np.asarray(products / (lengths * lengths[row]), np.float64)
+        features = self.features[:, :-1]
+        if self._lengths is None or len(self._lengths) != len(features):
+            some = features[:: max(1, len(features) // 2000)]
+            self._mean, self._variance = some.mean(axis=0), some.var(axis=0) + 1e-9
+            inverse = 1 / self._variance
+            squares = features**2 @ inverse - 2 * features @ (self._mean * inverse) + self._mean**2 @ inverse
+            self._lengths = np.sqrt(np.maximum(squares, 1e-9))
+        weights = (features[row] - self._mean) / self._variance
+        products = features @ weights - self._mean @ weights
+        return np.asarray(products / (self._lengths * self._lengths[row]), np.float64)
 
 
 def _text(path: str) -> str:

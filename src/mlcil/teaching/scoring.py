@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ class LabelScores:
         weights: (d,) of its column.
         scores, probabilities: (N,) of the photos.
         threshold, own_threshold: a photo is tagged if its probability is above; the label's own without a choice.
-        expectation: what to expect of it.
+        expect: makes the `expectation` of it.
         marked: (m,) rows of the marked photos, with `left_out` (m,) their probabilities by all photos but themselves.
     """
 
@@ -37,9 +39,14 @@ class LabelScores:
     probabilities: Floats
     threshold: float
     own_threshold: float
-    expectation: Expectation
+    expect: Callable[[], Expectation]
     marked: NDArray[np.int64]
     left_out: Floats
+
+    @property
+    def expectation(self) -> Expectation:
+        """What to expect of it; computed when it is first asked for."""
+        return self.expect()
 
     @property
     def is_tagged(self) -> NDArray[np.bool_]:
@@ -128,18 +135,25 @@ class Scorer:
         marked = np.array(list(rows), np.int64)
         present = np.array(list(rows.values()), np.float64)
         column = self._column(label, marked, present)
-        scores = self.photos.features[: len(self._base)] @ column.weights.astype(np.float32)
+        if not rows and len(label.bases) == 1:
+            scores = self._base[:, self._columns(label)[0]]
+        else:
+            scores = self.photos.features[: len(self._base)] @ column.weights.astype(np.float32)
         asked = np.array([self.photos.id(row) in label.asked for row in rows], bool)
-        belief = NEW_LABEL if label.is_new else self._belief(label, scores)
-        expectation = Expectation(scores, column.left_out, present, asked, belief)
+
+        @cache
+        def expect() -> Expectation:
+            belief = NEW_LABEL if label.is_new else self._belief(label, scores)
+            return Expectation(scores, column.left_out, present, asked, belief)
+
         if label.is_new:
-            own = float(expectation.probabilities(np.array(expectation.best_threshold())))
-            both = expectation.probabilities(scores), expectation.probabilities(column.left_out)
+            own = float(expect().probabilities(np.array(expect().best_threshold())))
+            both = expect().probabilities(scores), expect().probabilities(column.left_out)
         else:
             own = float(min(self.thresholds[one] for one in self._columns(label)))
             both = self._own_probabilities(label, scores), self._own_probabilities(label, column.left_out)
         threshold = own if label.threshold is None else label.threshold
-        return LabelScores(column.weights, scores, both[0], threshold, own, expectation, marked, both[1])
+        return LabelScores(column.weights, scores, both[0], threshold, own, expect, marked, both[1])
 
     def _column(self, label: TaughtLabel, marked: NDArray[np.int64], present: Floats) -> Column:
         features = self.photos.features[marked].astype(np.float64)
@@ -179,7 +193,5 @@ class Scorer:
 
     def _own_probabilities(self, label: TaughtLabel, scores: NDArray[np.float32] | Floats) -> Floats:
         """Of scores (n,), as the tagger itself gives them for the first of the labels."""
-        column = self._columns(label)[0]
-        wide = torch.zeros(len(scores), len(self.tagger.classes), dtype=torch.float64)
-        wide[:, column] = torch.from_numpy(np.asarray(scores, np.float64))
-        return self.method.probabilities(wide)[:, column]
+        column = self._columns(label)[:1]
+        return self.method.probabilities(torch.from_numpy(np.asarray(scores, np.float64)[:, None]), column)[:, 0]
