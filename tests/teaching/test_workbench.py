@@ -9,6 +9,7 @@ from PIL import Image
 from mlcil.core.errors import UserError
 from mlcil.serving.tagger import Tagger
 
+from ..data.oddities import CASES, make
 from ..serving.lessons import photos_of
 from .conftest import ids
 
@@ -199,3 +200,15 @@ def test_marks_that_make_no_sense_are_refused(bench, truth):
     bench.mark("digit 2", [photo], [], [])
     with pytest.raises(UserError, match="expected the name of a folder"):
         bench.save("../elsewhere")
+
+
+def test_every_odd_file_among_real_photos_is_taken_or_named(open_bench, tmp_path):
+    paths = make(tmp_path / "odd")
+    bench = open_bench(names=[str(path) for path in paths.values()])
+    readable = [name for name, case in CASES.items() if case.pixels is not None]
+    assert bench.indexer.failure is None
+    assert len(bench.photos.problems) == len(CASES) - len(readable)
+    named = {name.rpartition("/")[2] for name, _ in bench.photos.problems}
+    assert named == {paths[name].name for name in CASES if name not in readable}
+    for row in range(len(bench.photos)):
+        assert bench.index.thumbnail(bench.photos.digest(row)).startswith(b"\xff\xd8")
