@@ -186,7 +186,8 @@ def test_scores_out_of_fold_are_those_of_a_solution_without_the_fold(world, reme
         held = session.indices % 3 == fold  # without digests, a fingerprint is the row
         weights = literal(method, world, session.indices[~held], session.labels[~held] == 1)
         expected = expanded(method, world, session.indices[held]) @ weights.numpy()
-        np.testing.assert_allclose(method.held_out.scores[held], expected, atol=1e-6)
+        # The root of a feature near 0 makes much of how it was rounded in another batch.
+        np.testing.assert_allclose(method.held_out.scores[held], expected, atol=1e-4)
 
 
 def test_scores_out_of_fold_do_not_know_what_any_session_said_of_an_image(world):

@@ -63,7 +63,8 @@ def test_an_answer_depends_on_its_image_and_view_alone(freeze, attention):
     for view in range(VIEWS):
         whole = teacher(feed.pick(rows[10:42], np.full(32, view)))
         for table, values in zip(every.tables, whole[:3], strict=True):
-            assert torch.equal(table[10:42, view], values)
+            # Asked in another company, an image may be rounded differently; it depends on the CPU.
+            torch.testing.assert_close(table[10:42, view], values, rtol=1e-5, atol=1e-6)
 
 
 def test_a_batch_finds_the_views_that_it_holds():
