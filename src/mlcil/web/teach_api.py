@@ -150,8 +150,7 @@ def _add_marking(router: APIRouter, bench: Workbench) -> None:
     def undo_or_redo(looked_at: OfLabel, again: bool) -> dict[str, Any]:
         with bench.lock:
             undone = bench.undo(again)
-            shown = looked_at.label is not None
-            view = teach_views.view(bench, looked_at.label) if shown and looked_at.label else None
+            view = teach_views.view(bench, looked_at.label) if looked_at.label else None
             return {"undone": undone, "view": view, "state": teach_views.state(bench)}
 
     @router.post("/api/undo", summary="Take back what was done last")
