@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+LARGE = 1e15  # beyond this, differences of logits count as this large, and logits to be compared as its square
+
 
 def sigmoid_distillation(now: Tensor, before: Tensor, temperature: float = 2.0) -> Tensor:
     """Cross-entropy of each old class to the old model's probability, both softened (LwF, for sigmoids), (B,).
 
     Softmax would couple classes that are independent here, so each class is one binary distribution. The smallest
-    value is the old model's entropy, not 0. There is no factor T^2, as in the LwF paper.
+    value is the old model's entropy, not 0. There is no factor T^2, as in the LwF paper. A class costs at most 1e30,
+    where the loss saturates, so that sums stay finite.
 
     Arguments:
         now: (B, K') logits of the model being trained, of which the first K are compared, K <= K'.
@@ -19,12 +22,12 @@ def sigmoid_distillation(now: Tensor, before: Tensor, temperature: float = 2.0) 
         temperature: T, divides both logits.
     """
     target = torch.sigmoid(before.detach().float() / temperature)  # (B, K)
-    softened = now[:, : before.shape[1]].float() / temperature
+    softened = (now[:, : before.shape[1]].float() / temperature).clamp(-(LARGE**2), LARGE**2)
     return binary_cross_entropy_with_logits(softened, target, reduction="none").sum(dim=1)
 
 
 def logit_distance(now: Tensor, stored: Tensor, known: Tensor) -> Tensor:
-    """Mean squared difference to stored logits over the elements that were stored (DER++).
+    """Mean squared difference to stored logits over the elements that were stored (DER++); saturates at 1e30.
 
     Arguments:
         now: (B, K) logits of the model being trained.
@@ -33,4 +36,4 @@ def logit_distance(now: Tensor, stored: Tensor, known: Tensor) -> Tensor:
     """
     # Masked before squaring: the square's gradient would multiply a NaN by 0.
     difference = torch.where(known, now.float() - stored.detach().float(), 0.0)
-    return difference.square().sum() / known.sum().clamp(min=1)
+    return difference.clamp(-LARGE, LARGE).square().sum() / known.sum().clamp(min=1)
