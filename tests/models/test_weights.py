@@ -1,5 +1,6 @@
 """Reading weight files, and refusing those that are broken, foreign or leak the benchmark."""
 
+import json
 import os
 import pickle
 
@@ -10,9 +11,12 @@ import torch
 from safetensors.torch import save_file
 
 from mlcil.core.errors import UserError
+from mlcil.data.published import BENCHMARKS
 from mlcil.models import weights
 from mlcil.models.backbone import Backbone
 from mlcil.models.weights import check_fetchable, load_weights
+from mlcil.training.config import make_config
+from mlcil.training.prepare import prepare_method
 
 HEADS = ["head.fc.weight", "classifier.weight", "fc.weight", "head.weight", "module.fc.weight"]
 
@@ -31,9 +35,9 @@ def same(backbone, other):
     )
 
 
-def refusal(backbone, file, counts=()):
+def refusal(backbone, file, counts=(), vocabularies=()):
     with pytest.raises(UserError) as error:
-        load_weights(backbone, str(file), counts)
+        load_weights(backbone, str(file), counts, vocabularies)
     text = str(error.value)
     assert len(text.splitlines()) == 1
     return text
@@ -264,3 +268,58 @@ def test_positions_are_resized_for_another_image_size(tmp_path):
     assert (positions.diff(dim=1)[:, 1:-1] > 0).all()  # still from left to right
     torch.testing.assert_close(positions[0], positions[5], rtol=1e-4, atol=1e-4)
     assert torch.equal(target.net.patch_embed.proj.weight, source.patch_embed.proj.weight)
+
+
+NAMES = BENCHMARKS["voc"].names
+SAYS = {
+    "a list": {"classes": list(NAMES)},
+    "other spellings": {"meta": {"CLASSES": [name.upper().replace("tvmonitor", "TV/Monitor") for name in NAMES]}},
+    "by number": {"hyper_parameters": {"id2label": {str(number): name for number, name in enumerate(NAMES)}}},
+    "to numbers": {"label2id": {name: number for number, name in enumerate(NAMES)}},
+    "half of them and others": {"names": [*NAMES[:10], "zebra", "kite"]},
+}
+
+
+@pytest.mark.parametrize("said", SAYS)
+def test_a_checkpoint_that_names_the_classes_is_refused(tmp_path, said):
+    file, state = tmp_path / "named.pth", small().net.state_dict()
+    torch.save({"state_dict": state, "epoch": 3} | SAYS[said], file)
+    text = refusal(small(), file, vocabularies=[NAMES])
+    assert "of the classes, such as aeroplane: it was probably trained on the classes" in text
+    assert "--set allow_known_classes=true" in text
+    assert load_weights(small(), str(file), {20}) == file
+
+
+def test_metadata_and_a_configuration_beside_the_file_are_read(tmp_path):
+    file = tmp_path / "model.safetensors"
+    state = {key: value.contiguous() for key, value in small().net.state_dict().items()}
+    save_file(state, file, metadata={"format": "pt", "labels": ",".join(NAMES)})
+    assert "names 20 of the classes" in refusal(small(), file, vocabularies=[NAMES])
+    save_file(state, file, metadata={"format": "pt", "labels": json.dumps(NAMES)})
+    assert "names 20 of the classes" in refusal(small(), file, vocabularies=[NAMES])
+    save_file(state, file)
+    assert load_weights(small(), str(file), {20}, [NAMES]) == file
+    (tmp_path / "config.json").write_text(json.dumps({"num_classes": 0, "label_names": NAMES}))
+    assert "names 20 of the classes" in refusal(small(), file, vocabularies=[NAMES])
+    (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {"num_classes": 80}}))
+    assert "says that it has 80 classes" in refusal(small(), file, {80})
+
+
+def test_a_large_vocabulary_that_has_the_words_is_fine(tmp_path):
+    file = tmp_path / "imagenet.pth"
+    words = [*NAMES, *(f"synset {number}" for number in range(21000))]
+    torch.save({"state_dict": small().net.state_dict(), "classes": words, "num_classes": len(words)}, file)
+    assert load_weights(small(), str(file), {20, 21, 80, 81, 90, 91}, [NAMES]) == file
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [("coco", 91), ("coco", 81), ("coco", 20), ("voc", 21), ("voc", 80)])
+def test_a_run_on_a_benchmark_refuses_what_knows_it_unless_told_otherwise(tmp_path, kind, outputs):
+    file = tmp_path / "leak.pth"
+    torch.save(small().net.state_dict() | {"last_linear.weight": torch.zeros(outputs, 8)}, file)
+    values = {"method": "ft", "data": f"{kind}:{tmp_path}", "weights": str(file), "image_size": 32}
+    classes = BENCHMARKS[kind].classes
+    with pytest.raises(UserError, match=rf"has a classifier of {outputs} outputs \(last_linear.weight\)"):
+        prepare_method(make_config(values), classes)
+    assert prepare_method(make_config(values, {"allow_known_classes": True}), classes)[1] == file
+    own = values | {"data": "digits", "backbone": "small_conv"}  # elsewhere these numbers say nothing
+    assert prepare_method(make_config(own), 10)[1] == file

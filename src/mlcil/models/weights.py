@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +10,56 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..core.files import read_json
 from .backbone import SMALL, Backbone
+from .known_classes import known_classes
 from .weight_files import weight_file
 
-_HEAD_WORDS = ("head", "fc", "classifier", "decoder")
 _HUB_SECONDS = 10.0  # to wait for the hub's first answer, as its own client does
 
 
-def load_weights(backbone: Backbone, weights: str | None, class_counts: Collection[int]) -> Path | None:
+def load_weights(
+    backbone: Backbone,
+    weights: str | None,
+    class_counts: Collection[int],
+    vocabularies: Sequence[Collection[str]] = (),
+) -> Path | None:
     """Load `weights` into `backbone`.
 
     Arguments:
         backbone: changed in place.
         weights: None for a random start, "pretrained" for timm's default weights, a timm tag such as
             "miil_in21k", or the path of a .safetensors, .pth or .pt file.
-        class_counts: a file whose classifier has one of these numbers of outputs is refused: it was most likely
-            trained on the benchmark's own classes, and would leak every class that is still to come.
+        class_counts: weights whose classifier has one of these numbers of outputs are refused: they were most likely
+            trained on the data set's own classes, and would leak every class that is still to come.
+        vocabularies: weights that name the classes of one of these lists are refused, too.
 
     Returns:
         The file the weights came from, if a local one.
+
+    Raises:
+        UserError: the weights cannot be had, do not fit, or are refused.
     """
     if weights is None:
         return None
     file = weight_file(weights)
     if file is not None:
-        tensors = _read(file)
-        _refuse_leak(tensors, file, class_counts)
+        tensors, facts = _read(file)
+        own = backbone.net.state_dict()
+        others = {key: value for key, value in tensors.items() if key not in own}
+        _refuse(known_classes(others, facts, class_counts, vocabularies), f"weight file {file}")
         _fill(backbone, tensors, str(file))
         return file
-    _load_tag(backbone, weights)
+    source = _open_tag(backbone, weights)
+    configuration: Any = source.pretrained_cfg  # tags of one architecture may differ in normalisation
+    _refuse(known_classes({}, dict(configuration), class_counts, vocabularies), f"weights {weights}")
+    backbone.mean, backbone.std = tuple(configuration["mean"]), tuple(configuration["std"])
+    _fill(backbone, source.state_dict(), weights)
     return None
 
 
-def _load_tag(backbone: Backbone, tag: str) -> None:
+def _open_tag(backbone: Backbone, tag: str) -> Any:
+    """The timm model with the weights of a tag."""
     import timm
 
     plain = backbone.name.split(".")[0]
@@ -53,10 +70,7 @@ def _load_tag(backbone: Backbone, tag: str) -> None:
             f"weights {tag!r} for {backbone.name}: neither a file nor a timm tag. "
             f"Allowed: {', '.join(['a .safetensors or .pth file', 'none', *known])}"
         )
-    source = _fetch(backbone.name if tag == "pretrained" else f"{plain}.{tag}")
-    configuration: Any = source.pretrained_cfg  # tags of one architecture may differ in normalisation
-    backbone.mean, backbone.std = tuple(configuration["mean"]), tuple(configuration["std"])
-    _fill(backbone, source.state_dict(), tag)
+    return _fetch(backbone.name if tag == "pretrained" else f"{plain}.{tag}")
 
 
 def check_fetchable(backbone: str, tag: str) -> None:
@@ -118,12 +132,17 @@ def _hub_answers() -> bool:
     return True
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def _read(file: Path) -> tuple[dict[str, Tensor], Any]:
+    """The tensors of a weight file, and what else it or a config.json beside it says."""
+    facts: list[Any] = []
     try:
         if file.suffix == ".safetensors":
+            from safetensors import safe_open
             from safetensors.torch import load_file
 
             loaded: Any = load_file(file)
+            with safe_open(file, framework="pt") as opened:
+                facts.append(opened.metadata())
         else:
             loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises a dozen unrelated types
@@ -131,21 +150,22 @@ def _read(file: Path) -> dict[str, Tensor]:
         raise UserError(f"cannot read weight file {file}: {reason}") from error
     for key in ("state_dict", "model"):  # the two wrappings in use
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            facts.append({name: value for name, value in loaded.items() if name != key})
             loaded = loaded[key]
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise UserError(f"weight file {file} does not hold a plain state dict of tensors")
-    return {key.removeprefix("module."): value for key, value in loaded.items()}
+    if (beside := file.with_name("config.json")).is_file():
+        facts.append(read_json(beside))
+    return {key.removeprefix("module."): value for key, value in loaded.items()}, facts
 
 
-def _refuse_leak(tensors: dict[str, Tensor], file: Path, class_counts: Collection[int]) -> None:
-    for key, tensor in tensors.items():
-        is_head = any(word in key.lower().split(".") for word in _HEAD_WORDS) and key.endswith("weight")
-        if is_head and tensor.ndim in (2, 4) and tensor.shape[0] in class_counts:
-            raise UserError(
-                f"weight file {file} has a classifier of {tensor.shape[0]} outputs ({key}), as many as the "
-                "benchmark has classes: it was probably trained on them and leaks every future class. "
-                "Use weights trained on other labels, such as ImageNet"
-            )
+def _refuse(reason: str | None, source: str) -> None:
+    if reason is not None:
+        raise UserError(
+            f"{source} {reason}: it was probably trained on the classes of this data set and leaks every future one. "
+            "Use weights trained on other labels, such as ImageNet, or accept it by --set allow_known_classes=true, "
+            "which results and reports then show"
+        )
 
 
 def _fill(backbone: Backbone, tensors: dict[str, Tensor], source: str) -> None:

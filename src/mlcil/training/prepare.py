@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -138,9 +138,7 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     torch.manual_seed(derive_seed(Stream.WEIGHTS, settings.seed))
     backbone = Backbone(settings.backbone, settings.image_size)
     kind = kind_if_there(settings.data)  # a trained model is loaded without its data
-    # A classifier with as many outputs as a benchmark has classes knows its labels; COCO's include those of VOC.
-    known = {one.classes for one in BENCHMARKS.values()} if kind in BENCHMARKS else set()
-    file = load_weights(backbone, settings.weights, {classes, *known})
+    file = load_weights(backbone, settings.weights, *_suspicious(settings, kind, classes))
     backbone.freeze(settings.freeze)
     backbone.runtime = _runtime(settings, backbone)
     benchmark = kind if kind in BENCHMARKS and BENCHMARKS[kind].classes == classes else None
@@ -151,6 +149,14 @@ def prepare_method(config: RunConfig, classes: int) -> tuple[Method, Path | None
     if not (method.tagger.enters_backbone or any(one.requires_grad for one in backbone.parameters())):
         backbone.freeze("all")  # the method trains no part of it, so the feed computes all of it
     return method, file
+
+
+def _suspicious(settings: RunSettings, kind: str | None, classes: int) -> tuple[set[int], list[Sequence[str]]]:
+    """What gives weights away that were trained on the data set's own classes: sizes of a classifier, and names."""
+    if settings.allow_known_classes:
+        return set(), []
+    known = list(BENCHMARKS.values()) if kind in BENCHMARKS else []  # the classes of COCO include those of VOC
+    return {classes, *(size for one in known for size in one.heads)}, [one.names for one in known]
 
 
 def review_weights(settings: RunSettings) -> list[Finding]:
