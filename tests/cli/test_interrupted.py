@@ -1,6 +1,8 @@
 """Interrupted commands: one line that is true, and the same command goes on to the same results."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +14,14 @@ from mlcil.cli.app import app
 from mlcil.cli.interrupted import grid_line, run_line
 from mlcil.experiments.grid import Grid
 from mlcil.experiments.plan import method_runs
+from mlcil.training.states import load_state
 
-from ..signals import heed_interrupts, interrupt
+from ..signals import heed_interrupts
 
 RUN = [
     *("run", "--method", "ft", "--data", "digits:train=60,test=30,size=16", "--protocol", "B4-C3"),
     *("--image-size", "16", "--epochs", "2", "--batch-size", "8"),
-    *("--set", "augment=none", "--set", "threads=1", "--set", "checkpoint_seconds=0", "--set", "cache=none"),
+    *("--set", "augment=none", "--set", "threads=1", "--set", "cache=none"),
 ]
 
 
@@ -61,16 +64,72 @@ def results(folder: Path) -> dict[str, object]:
     return record
 
 
-def test_an_interrupted_run_goes_on_to_the_same_results(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finish(*RUN, "--out", str(whole))
-    workers = ("--workers", "1")  # which leave something behind, and change no result
-    line = interrupt([*RUN, *workers, "--out", str(cut)], cut / "session-01" / "progress.safetensors")
-    assert f"{cut} keeps " in line
-    assert "session 1" in line
-    assert line.count("\n") == 1
+# Runs the command of argv; its first process sends a signal to itself and its children in the step WHEN.
+SIGNALLED = """
+import os, runpy
+from mlcil.training.loop import SessionTraining
+step, steps = SessionTraining._step, []
+def signalled(*arguments):
+    steps.append(arguments)
+    if len(steps) == int(os.environ["WHEN"]) and os.environ.get("LOCAL_RANK", "0") == "0":
+        os.killpg(0, int(os.environ["SIGNAL"]))
+    step(*arguments)
+if __name__ == "__main__":  # and not in its workers
+    SessionTraining._step = signalled
+    runpy.run_module("mlcil", run_name="__main__")
+"""
+
+
+def signalled(folder: Path, number: int, step: int, *arguments: str) -> tuple[int, str]:
+    """The code and the last line of errors of a command that gets a signal in a step."""
+    script = folder / "signalled.py"
+    script.write_text(SIGNALLED)
+    done = subprocess.run(
+        [sys.executable, script, *arguments],
+        env=os.environ | {"SIGNAL": f"{number:d}", "WHEN": str(step)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=heed_interrupts,
+        start_new_session=True,
+    )
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    finish(*RUN, "--out", str(folder))
+    return folder
+
+
+def steps_of_first_session(folder: Path) -> int:
+    images = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])["images"]
+    return 2 * -(-images // 8)
+
+
+@pytest.mark.parametrize(("number", "more"), [(signal.SIGINT, ("--workers", "1")), (signal.SIGTERM, ())])
+def test_a_signal_saves_the_step_under_way_and_the_run_goes_on_to_the_same_results(
+    number: int, more: tuple[str, ...], whole: Path, tmp_path: Path
+) -> None:
+    # Ctrl-C within an epoch, where the step needs the workers; the other one in the last step of a session.
+    step, position = (3, (0, 3)) if more else (steps_of_first_session(whole), (2, 0))
+    cut = tmp_path / "cut"
+    code, line = signalled(tmp_path, number, step, *RUN, *more, "--out", str(cut))
+    expected = f"mlcil: interrupted; {cut} keeps the progress of session 1; the same command goes on from there"
+    assert (code, line) == (128 + number, expected)
+    values = load_state(cut / "session-01" / "progress.safetensors", with_tensors=False)[1]
+    assert (values["position"]["epoch"], values["position"]["step"]) == position
     finish(*RUN, "--out", str(cut))
     assert results(cut) == results(whole)
+
+
+def test_processes_that_train_together_save_together(tmp_path: Path) -> None:
+    both = ("--devices", "2", "--strategy", "ddp", "--set", "accelerator=cpu", "--out", str(tmp_path / "run"))
+    code, line = signalled(tmp_path, signal.SIGTERM, 2, *RUN, *both)
+    assert (code, "keeps the progress of session 1;" in line) == (143, True)
 
 
 def test_an_interruption_during_an_import(tmp_path: Path) -> None:

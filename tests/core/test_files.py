@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from mlcil.core import files
 from mlcil.core.errors import UserError
-from mlcil.core.files import read_json, sha256_of, write_atomically, write_bytes, write_json, write_text
+from mlcil.core.files import (
+    read_json,
+    sha256_of,
+    write_atomically,
+    write_bytes,
+    write_folder,
+    write_json,
+    write_text,
+)
 from mlcil.training.states import load_state, save_state
 
 # Replaces the checkpoint argv[1] by a larger one, on a system that writes no file beyond 20 kB.
@@ -90,7 +99,7 @@ def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path):
 
     def write(partial: Path) -> None:
         partial.write_text("new")
-        seen.append((path.read_text(), partial.parent))
+        seen.append((path.read_text(), partial.parent.parent))
 
     write_atomically(path, write)
     assert seen == [("old", tmp_path)]  # the same folder, for a rename between disks is none
@@ -109,6 +118,63 @@ def test_a_full_disk_found_only_when_flushing(tmp_path, monkeypatch):
         write_json(path, [1, 2])
     assert read_json(path) == [1]
     assert names(tmp_path) == ["file.json"]
+
+
+ORPHANS = """
+import os, signal, sys
+from pathlib import Path
+from mlcil.core.files import write_atomically, write_folder
+def die(partial):
+    (partial / "file" if partial.is_dir() else partial).write_text("half of the f")
+    os.kill(os.getpid(), signal.SIGKILL)
+(write_folder if sys.argv[2] == "folder" else write_atomically)(Path(sys.argv[1], sys.argv[2]), die)
+"""
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path, kind):
+    assert subprocess.run([sys.executable, "-c", ORPHANS, str(tmp_path), kind], check=False).returncode == -9
+    (orphan,) = tmp_path.iterdir()
+    (tmp_path / ".mine.partial").touch()
+    write_text(tmp_path / "another.txt", "text")
+    assert names(tmp_path) == [".mine.partial", "another.txt"], orphan
+
+
+def test_what_another_process_is_writing_stays(tmp_path, monkeypatch):
+    def write(partial: Path) -> None:
+        monkeypatch.setattr(files, "_tidied", set())  # as in another process
+        write_text(tmp_path / "inner.txt", "text")
+        partial.write_text("text")
+
+    write_atomically(tmp_path / "outer.txt", write)
+    write_folder(tmp_path / "folder", lambda partial: write(partial / "file"))
+    assert names(tmp_path) == ["folder", "inner.txt", "outer.txt"]
+
+
+def test_a_file_and_then_its_name_are_flushed(tmp_path, monkeypatch):
+    path, flushed, real = tmp_path / "file.json", [], os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append((Path(os.readlink(f"/proc/self/fd/{handle}")), path.exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_json(path, [1])
+    assert flushed[0][0].parent.name.endswith(".partial")
+    assert flushed[-1] == (tmp_path, True)  # after the move
+
+
+def test_a_folder_that_cannot_be_flushed_is_no_error(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_json(tmp_path / "file.json", [1])
+    assert read_json(tmp_path / "file.json") == [1]
 
 
 def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path):

@@ -31,6 +31,34 @@ def test_it_is_one_line_and_the_code_of_the_signal(number, code):
     assert (done.returncode, done.stdout, done.stderr) == (code, "before\n", "mlcil: all is kept\n")
 
 
+SAVING = "mlcil: saving after the step under way; a second signal ends at once\n"
+STARTED = "mlcil: interrupted before anything was done; the same command starts again\n"
+
+
+@pytest.mark.parametrize(
+    ("work", "printed"),
+    [
+        ("send(); print(interruption.waiting()); interruption.end(interruption.waiting())", "15\n"),
+        ("send(); print('goes on')", "goes on\n"),
+        ("send(); raise RuntimeError('a worker is gone')", ""),
+        ("send(); print('goes on'); send(); print('not reached')", "goes on\n"),
+    ],
+)
+def test_work_under_way_is_finished_unless_the_signal_comes_twice(work, printed):
+    send = "send = lambda: os.kill(os.getpid(), signal.SIGTERM)"
+    done = interrupted(f"{send}\nwith interruption.postponed(): {work}\nprint('not reached')")
+    assert (done.returncode, done.stdout, done.stderr) == (143, printed, SAVING + STARTED)
+
+
+def test_what_is_wrong_says_more_than_the_signal_that_waits():
+    send = "from mlcil.core.errors import UserError\nsend = lambda: os.kill(os.getpid(), signal.SIGTERM)"
+    work = (
+        "try:\n    with interruption.postponed(): send(); raise UserError\nexcept UserError: print('full'); sys.exit(2)"
+    )
+    done = interrupted(f"{send}\n{work}")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "full\n", SAVING)
+
+
 def test_nothing_can_catch_it():
     inside = "class Loud:\n    def __del__(self): os.kill(os.getpid(), signal.SIGINT)\n"
     done = interrupted(inside + "try: Loud()\nexcept BaseException: print('caught')\nfinally: print('finally')")

@@ -1,5 +1,8 @@
 import itertools
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -206,3 +209,23 @@ def test_a_cache_deleted_during_training_is_filled_again_by_the_workers(tmp_path
     with pytest.raises(BadImage) as caught:
         list(loader.batches(parts, np.arange(5), labels(5), None))
     assert str(caught.value) == f"cannot read image {images.paths[2]}: missing"
+
+
+KILLED = """
+import os, signal
+import numpy as np
+from mlcil.data.loading import PixelFeed, Preparation
+from mlcil.data.pixels import MemoryPixels
+if __name__ == "__main__":
+    feed = PixelFeed(MemoryPixels(np.zeros((4, 8, 8, 3), np.uint8), 8), Preparation((0.0,) * 3, (1.0,) * 3), workers=1)
+    next(feed.batches([np.arange(2)], np.arange(4), np.zeros((4, 1), np.int8), None))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_a_process_that_is_killed(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    # A worker that stayed would hold the pipe open, for which this would wait.
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
 from .remote import check_local
 
-PARTIAL = ".partial"  # how the name of a file ends while it is being written
+PARTIAL = ".partial"  # how the name of a file, or of the folder around it, ends while it is being written
+_ABANDONED = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")  # the names that `tempfile` makes for us
+_tidied: set[Path] = set()  # folders in which this process has looked for what killed ones left
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then move it into place in one step.
+    """Let `write` make a file in a temporary folder beside `path`, then move it into place in one step.
 
     A file that stood there before passes its permissions on.
 
@@ -28,26 +32,20 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         UserError: the file system refused (full, read-only, ...). Whatever stood at `path` is untouched.
     """
     check_local(path)
-    partial = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
-        partial = Path(name)
-        os.close(handle)
-        write(partial)
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        partial.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
-        partial.replace(path)
+        with _partial_folder(path) as folder:
+            partial = folder / path.name
+            write(partial)
+            with partial.open("rb") as written:
+                os.fsync(written.fileno())
+            partial.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644)
+            partial.replace(path)
+            flush_folder(path.parent)
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}. What was saved before is intact; "
             "make room and repeat the command to continue"
         ) from error
-    finally:
-        if partial is not None:
-            with contextlib.suppress(OSError):
-                partial.unlink()
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -59,18 +57,84 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     check_local(path)
     if path.exists() or path.is_symlink():
         raise UserError(f"{path} exists already; choose another place, nothing is ever overwritten")
-    partial = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
-        fill(partial)
-        partial.chmod(0o755)
-        partial.rename(path)  # fails unless the place is free, or an empty folder that somebody just made
+        with _partial_folder(path) as partial:
+            fill(partial)
+            partial.chmod(0o755)
+            flush_folder(partial)
+            partial.rename(path)  # fails unless the place is free, or an empty folder that somebody just made
+            flush_folder(path.parent)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _partial_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside a path, locked as long as somebody writes there, and removed in the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _tidy(path.parent)
+    while True:
+        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
+        try:
+            handle = os.open(partial, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks: there nothing that is left is ever removed
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if partial.exists():
+            break
+        os.close(handle)  # before it was locked, another process has taken it for abandoned
+    try:
+        yield partial
     finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(handle)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what killed processes were writing in a folder; once in a process, for a folder may hold many files."""
+    if folder in _tidied:
+        return
+    _tidied.add(folder)
+    with contextlib.suppress(OSError):
+        for place in os.scandir(folder):
+            if _ABANDONED.fullmatch(place.name):
+                _remove_abandoned(Path(place.path))
+
+
+def _remove_abandoned(partial: Path) -> None:
+    with contextlib.suppress(OSError, UserError):  # it is gone, another user's, or on a file system without locks
+        handle = os.open(partial, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if somebody is writing there
+            remove(partial)
+        finally:
+            os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there, or a folder with all that is in it.
+
+    Raises:
+        UserError: the file system refused.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot remove {path}: {error.strerror or error}; repeat the command to continue") from error
+
+
+def flush_folder(folder: Path) -> None:
+    """Let the names of files in a folder survive a power cut, where the file system can promise that."""
+    with contextlib.suppress(OSError):  # some cannot; the files themselves are whole in any case
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -100,7 +164,7 @@ def read_json(path: Path, object_hook: Callable[[dict[str, Any]], Any] | None = 
         raise UserError(f"{path} does not exist") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also bytes that are no text, and numbers too long to read
         raise UserError(f"{path} is not valid JSON: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 Ending at once is safe at any moment, since every file is written whole or not at all. An exception would not be: it
 comes up wherever the program happens to be, in an import or in a callback from C++, where it is lost or aborts.
+Training is the exception: the first signal waits there until the step under way is saved, the second one does not.
 This module imports next to nothing, so that the handler is in place before anything that takes time.
 """
 
@@ -11,10 +12,12 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from .errors import UserError
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -29,13 +32,15 @@ def _nothing_done() -> str:
 
 _explain: Callable[[], str] = _nothing_done
 _followers: Sequence[Popen[bytes]] = ()
+_is_postponed = False
+_waiting = 0  # the signal that waits for the work under way, 0 for none
 
 
 def install() -> None:
     """Let SIGINT and SIGTERM end this process with one line; a signal that it was started to ignore stays ignored."""
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _end)
+            signal.signal(number, _heed)
     _silence_the_tracker()
     atexit.register(_ignore)  # else Python restores the defaults while it tears itself down
 
@@ -56,6 +61,30 @@ def end_with_me(processes: Sequence[Popen[bytes]]) -> None:
     _followers = processes
 
 
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Let the first signal wait while work is under way that asks `waiting` and calls `end`.
+
+    If the work stops without having done so, the process ends then; only a `UserError` says more than the signal does.
+    """
+    global _is_postponed
+    _is_postponed, refused = True, False
+    try:
+        yield
+    except UserError:
+        refused = True
+        raise
+    finally:
+        _is_postponed = False
+        if _waiting and not refused:
+            end(_waiting)
+
+
+def waiting() -> int:
+    """The number of the signal that waits for the work under way, 0 if there is none."""
+    return _waiting
+
+
 def is_first_process() -> bool:
     """Of the processes of one run on a machine, only the first prints."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
@@ -68,13 +97,23 @@ def _silence_the_tracker() -> None:
         os.environ["PYTHONWARNINGS"] = f"{given},{_SILENCE}".lstrip(",")
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _heed(number: int, frame: FrameType | None) -> None:
+    global _waiting
+    if not _is_postponed or _waiting:
+        end(number)
+    _waiting = number
+    if is_first_process():
+        _print_line(lambda: "saving after the step under way; a second signal ends at once")
+
+
+def end(number: int) -> NoReturn:
+    """End this process now, as a signal of this number does."""
     _ignore()
     for process in _followers:
         with suppress(OSError):
             os.kill(process.pid, signal.SIGKILL)  # they may be waiting for this process
     if is_first_process():
-        _print_line()
+        _print_line(_explain)
     signal.signal(number, signal.SIG_DFL)  # whoever reads our output may have stopped reading
     with suppress(Exception):
         sys.__stdout__.flush()  # type: ignore[union-attr]
@@ -86,10 +125,10 @@ def _ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _print_line() -> None:
+def _print_line(explain: Callable[[], str]) -> None:
     text = "interrupted"
     with suppress(Exception):
-        text = _explain()
+        text = explain()
     with suppress(OSError):
         before = _SHOW_CURSOR + _CLEAR_LINE if os.isatty(2) else ""
         line = f"{before}mlcil: {text}\n".encode(errors="backslashreplace")  # names of files need not be valid text

@@ -1,7 +1,8 @@
 """One piece of work for many items, by this process, by several on this machine, or by a Ray cluster.
 
 The outcome of an item may depend on nothing but the item, so who does it, in which order and how often does not matter.
-What is large goes to files; an outcome is small.
+What is large goes to files; an outcome is small. Pickle is for these processes alone: it reads nothing that outlasts
+them or comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _serve(pipe: Any, make: str, threads: int) -> None:
     problem, work = None, None
     try:
         _set_threads(threads)
-        work = pickle.loads(Path(make).read_bytes())()
+        work = pickle.loads(Path(make).read_bytes())()  # noqa: S301 - the file that our parent has just written
     except Exception as error:
         problem = error
     with suppress(EOFError, ConnectionResetError, BrokenPipeError):
@@ -190,7 +191,7 @@ class RayPool:
             num_cpus=self.threads,
         )
         for row in found.iter_rows():
-            outcome = pickle.loads(row["outcome"])
+            outcome = pickle.loads(row["outcome"])  # noqa: S301 - of our own worker
             if isinstance(outcome, UserError):
                 raise outcome
             yield int(row["place"]), outcome
@@ -234,7 +235,7 @@ class _RayWorker:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         try:
-            outcome = self.work(pickle.loads(row["item"]))
+            outcome = self.work(pickle.loads(row["item"]))  # noqa: S301 - of the process that started us
         except UserError as error:  # Ray would wrap it, and try again
             outcome = error
         return {"place": row["place"], "outcome": pickle.dumps(outcome)}

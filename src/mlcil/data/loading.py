@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -147,6 +150,7 @@ class PixelFeed:
             num_workers=workers,
             persistent_workers=workers > 0,
             multiprocessing_context=context,
+            worker_init_fn=_live_with_the_run,
             pin_memory=self.device.type == "cuda",  # only from pinned memory does a copy not wait
             generator=torch.Generator(),  # else starting to iterate would draw from the global one
         )
@@ -186,6 +190,24 @@ class PixelFeed:
             )
             if self._iteration != iteration:
                 raise RuntimeError("a newer iteration of this loader began; this one cannot continue")
+
+
+def _live_with_the_run(worker: int) -> None:
+    """Let a worker end when the process of the run does, however that ends, and not before.
+
+    PyTorch watches the parent of a worker, which here is the server that forks workers; the server lives as long as
+    they do, so both would stay for ever. And a terminal sends Ctrl-C to all processes: the first one may still need
+    the others to finish a step.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+
+
+def _end_with_the_run() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(0)
 
 
 class _AugmentedPixels(Dataset[Tensor | UserError]):

@@ -13,8 +13,10 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core import interruption
 from ..core.errors import UserError
 from ..core.randomness import Stream, derive_seed
+from ..core.words import counted, listed
 from ..data.features import FeatureFeed, Feed
 from ..data.loading import Batch, plan_epoch
 from ..methods.base import LOSS_SCALE, Method, TrainingSet
@@ -59,12 +61,14 @@ class Hooks:
         on_epoch: called with the record of an epoch.
         save: keeps the position and these tensors, so that training can go on from there.
         on_asked: called with how many views of images the old model has been asked about, and how many there are.
+        name: what people call the image in a row of the whole training set.
     """
 
     on_step: Callable[[Position, float], None]
     on_epoch: Callable[[dict[str, Any]], None]
     save: Callable[[Position, dict[str, Tensor]], None]
     on_asked: Callable[[int, int], None] = lambda done, total: None
+    name: Callable[[int], str] = "row {}".format
 
 
 class SessionTraining:
@@ -111,6 +115,13 @@ class SessionTraining:
         self.method.student, self.method.gather = self.student, lambda rows: gather_rows(rows, self.fabric)
         self.method.kept = self._keep_outputs(hooks)
         self.method.tagger.train()
+        with interruption.postponed():
+            position = self._train_epochs(position, clock, hooks)
+        self._finish()
+        return position
+
+    def _train_epochs(self, position: Position, clock: CheckpointClock, hooks: Hooks) -> Position:
+        """Train from a position to the end of the session; returns the last position."""
         for epoch in range(self.epochs):
             # Finished epochs are planned again, too: while a plan is made, streaming memories take in its images.
             plan, draws = self._plan(epoch)
@@ -118,10 +129,9 @@ class SessionTraining:
                 continue
             self._train_epoch(plan, draws, position, clock, hooks)
             position = Position(epoch + 1, 0, clock.seconds())
-            if position.epoch < self.epochs and clock.is_due_after_epoch():
+            if clock.is_due_after_epoch(is_last=position.epoch == self.epochs):
                 hooks.save(position, self.state())
                 clock.saved()
-        self._finish()
         return position
 
     def _train_epoch(self, plan: Plan, draws: Draws, position: Position, clock: CheckpointClock, hooks: Hooks) -> None:
@@ -134,18 +144,19 @@ class SessionTraining:
             torch.manual_seed(
                 derive_seed(Stream.STEP, settings.seed, self.number, epoch, step, self.fabric.global_rank)
             )
-            self._step(parts, meter)
+            self._step(parts, meter, step)
             position.step, position.seconds = step + 1, clock.seconds()
             hooks.on_step(position, self.part_done(position))
             is_last = position.step == len(plan)
-            if position.step % CHECK_EVERY == 0 or is_last:
-                self._check(meter, position)
-            if not is_last and clock.is_due(position.step):
+            is_due = not is_last and clock.is_due(position.step)
+            if position.step % CHECK_EVERY == 0 or is_last or is_due:  # what is saved must be fit to go on from
+                self._check(meter, position, plan, draws, hooks)
+            if is_due:
                 hooks.save(replace(position, sums=meter.totals()), self.state())
                 clock.saved()
         hooks.on_epoch(self._record(position, meter.totals()))
 
-    def _step(self, parts: list[tuple[Batch, float]], meter: LossMeter) -> None:
+    def _step(self, parts: list[tuple[Batch, float]], meter: LossMeter, step: int) -> None:
         """One step of the optimiser over micro-batches, each with its weight in the mean over the batch."""
         for place, (batch, weight) in enumerate(parts):
             batch = batch if self.fabric.device.type == "cpu" else batch.to(self.fabric.device)
@@ -154,7 +165,7 @@ class SessionTraining:
             with nullcontext() if is_last else self.fabric.no_backward_sync(self.student):
                 terms = self.method.losses(batch)
                 self.fabric.backward(LOSS_SCALE * weight * torch.stack(list(terms.values())).sum())
-            meter.add(terms, len(batch.images) if weight else 0)
+            meter.add(terms, len(batch.images) if weight else 0, step)
         if self.settings.clip_norm is not None:
             self.fabric.clip_gradients(
                 self.student, self._stepper, max_norm=self.settings.clip_norm, error_if_nonfinite=False
@@ -232,13 +243,27 @@ class SessionTraining:
         for parts in steps:
             yield [(_with_replay(batches, len(part.draws)), part.weight) for part in parts]
 
-    def _check(self, meter: LossMeter, position: Position) -> None:
-        if bad := meter.not_finite():
-            first = max(0, position.step - CHECK_EVERY)
+    def _check(self, meter: LossMeter, position: Position, plan: Plan, draws: Draws, hooks: Hooks) -> None:
+        """Stop, in every process, if a loss since the last look or a weight is not finite."""
+        where, advice = f"session {self.number}, epoch {position.epoch + 1}, step", "Lower the learning rate, or set"
+        if found := meter.look():
+            rows = self.training.indices[np.concatenate([plan[found.step], *draws[found.step]])].tolist()
+            images = listed([hooks.name(row) for row in dict.fromkeys(rows)], most=3)
             raise UserError(
-                f"the {' and '.join(bad)} loss is not finite: session {self.number}, epoch {position.epoch + 1}, "
-                f"steps {first + 1} to {position.step}. Lower the learning rate, or set clip_norm or precision=32-true"
+                f"the {' and '.join(found.terms)} loss is not finite: {where} {found.step + 1}, with "
+                f"{counted(len(rows), 'image')}: {images}. {advice} clip_norm or precision=32-true"
             )
+        if bad := self._weight_not_finite():  # a gradient can overflow where the loss does not
+            raise UserError(
+                f"the weights are not finite ({bad}): {where} {position.step}. {advice} clip_norm or precision=32-true"
+            )
+
+    def _weight_not_finite(self) -> str | None:
+        """The name of the first tensor of the model that is not finite in some process."""
+        values = {name: one for name, one in self.method.tagger.state_dict().items() if one.is_floating_point()}
+        bad = torch.stack([~one.isfinite().all() for one in values.values()])
+        count = torch.as_tensor(self.fabric.all_reduce(bad.float(), reduce_op="sum")).tolist()
+        return next((name for name, found in zip(values, count, strict=True) if found), None)
 
     def _record(self, position: Position, totals: dict[str, float]) -> dict[str, Any]:
         images = self.training.shown

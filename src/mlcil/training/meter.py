@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
+
+
+class NotFinite(NamedTuple):
+    """The first step of an epoch, from 0, whose loss is NaN or infinite, and the terms that are."""
+
+    step: int
+    terms: list[str]
 
 
 class LossMeter:
@@ -23,12 +30,14 @@ class LossMeter:
         self._sums = {
             name: torch.tensor(value if is_first else 0.0, device=fabric.device) for name, value in totals.items()
         }
+        self._unseen: dict[int, dict[str, Tensor]] = {}  # the sums after each step since the last look
 
-    def add(self, terms: Mapping[str, Tensor], images: int) -> None:
-        """Count loss terms, each a mean over `images` images."""
+    def add(self, terms: Mapping[str, Tensor], images: int, step: int) -> None:
+        """Count loss terms, each a mean over `images` images of a step."""
         for name, term in terms.items():
             counted = term.detach() * images
             self._sums[name] = self._sums[name] + counted if name in self._sums else counted
+        self._unseen[step] = dict(self._sums)
 
     def totals(self) -> dict[str, float]:
         """Each term summed over the images of all processes; this waits for the device."""
@@ -38,6 +47,17 @@ class LossMeter:
         }
         return {name: float(total) for name, total in reduced.items()}  # type: ignore[arg-type]
 
-    def not_finite(self) -> list[str]:
-        """The terms whose sum is NaN or infinite."""
-        return [name for name, value in self.totals().items() if not math.isfinite(value)]
+    def look(self) -> NotFinite | None:
+        """Where a term was first not finite, in any process, since the last look; this waits for the device once."""
+        steps, names, zero = list(self._unseen), sorted(self._sums), torch.zeros((), device=self.fabric.device)
+        rows = [torch.stack([sums.get(name, zero) for name in names]) for sums in self._unseen.values()]
+        self._unseen.clear()
+        if not rows:
+            return None
+        # Once a sum is not finite it stays so: the first such row is the step that made it.
+        bad = ~torch.stack(rows).isfinite()  # (steps, terms)
+        count = torch.as_tensor(self.fabric.all_reduce(bad.float(), reduce_op="sum")).tolist()
+        for step, row in zip(steps, count, strict=True):
+            if any(row):
+                return NotFinite(step, [name for name, found in zip(names, row, strict=True) if found])
+        return None
