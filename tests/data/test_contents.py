@@ -138,7 +138,7 @@ def test_trouble_with_the_index_means_reading(tmp_path, photos, read, monkeypatc
         index.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
     elif trouble == "other columns":
         with sqlite3.connect(index) as connection:
-            connection.execute("CREATE TABLE files_2 (path TEXT)")
+            connection.execute("CREATE TABLE files_3 (path TEXT)")
         connection.close()
     elif trouble == "folder":
         index.mkdir()
@@ -156,6 +156,21 @@ def test_trouble_with_the_index_means_reading(tmp_path, photos, read, monkeypatc
     read.clear()
     assert Contents(index).look(photos) == expected
     assert read == ([] if trouble in {"not a database", "damaged"} else photos)  # replaced and filled
+
+
+def test_a_flipped_byte_in_the_index_gives_no_image_another_content(tmp_path, photos, read):
+    index = tmp_path / "files.sqlite"
+    expected = Contents(index).look(photos)
+    sound = index.read_bytes()
+    for at in [sound.index(one.digest) + place for one in expected for place in (-1, 3, 16)]:
+        index.write_bytes(sound[:at] + bytes([sound[at] ^ 4]) + sound[at + 1 :])
+        assert Contents(index).look(photos) == expected
+    # SQLite quotes the damaged description of the table, which is not even text.
+    index.write_bytes(sound.replace(b"WITHOUT ROWID", b"WITHOUT RO\xf7ID"))
+    assert Contents(index).look(photos) == expected
+    read.clear()
+    assert Contents(index).look(photos) == expected
+    assert not read  # it was made again
 
 
 def test_a_name_that_is_not_text_is_remembered(tmp_path, read):

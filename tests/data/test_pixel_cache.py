@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,29 @@ def test_a_damaged_row_is_decoded_again_and_written_back(tmp_path, damage, decod
     if damage != "a folder":  # which is in the way
         assert file.read_bytes() == whole
     assert np.array_equal(everything(pickle.loads(pickle.dumps(store))), wanted)
+
+
+def test_rows_in_each_others_place_are_decoded_again(tmp_path, decoded, write_images):
+    images, cache = write_images(tmp_path / "images"), tmp_path / "cache"
+    store = opened(images, cache).store
+    one, other = (Path(path) for path in list(store.paths())[:2])
+    one.rename(tmp_path / "one")
+    other.rename(one)
+    (tmp_path / "one").rename(other)
+    decoded.clear()
+    assert np.array_equal(everything(store), expected(images))
+    assert sorted(decoded) == sorted(images.paths[:2])
+
+
+def test_a_row_of_an_earlier_version_is_taken(tmp_path, decoded, write_images):
+    images, cache = write_images(tmp_path / "images"), tmp_path / "cache"
+    store = opened(images, cache).store
+    for path in map(Path, store.paths()):
+        values = path.read_bytes()[:-4]
+        path.write_bytes(values + zlib.crc32(values).to_bytes(4, "little"))
+    decoded.clear()
+    assert np.array_equal(everything(store), expected(images))
+    assert not decoded
 
 
 def test_a_row_lost_with_its_image_is_one_line(tmp_path, write_images):

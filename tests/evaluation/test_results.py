@@ -125,6 +125,18 @@ def test_a_result_comes_back_from_its_file_and_resuming_changes_no_bit(tmp_path)
     assert (record["average_map"], record["last_map"]) == (run.average_map, run.last_map)
 
 
+def test_another_digit_in_a_result_is_noticed(tmp_path):
+    file = tmp_path / "results.json"
+    write_results(file, a_run(two_sessions({"ridge": 0.25})))
+    sound = file.read_text()
+    for one, other in (('"ridge": 0.25', '"ridge": 0.35'), ('"test_images": 2', '"test_images": 6'), ('"a"', '"q"')):
+        assert one in sound
+        file.write_text(sound.replace(one, other))
+        with pytest.raises(UserError, match="results.json is damaged: .*; repeat the command of the run") as error:
+            load_results(file)
+        assert "\n" not in str(error.value)
+
+
 def test_whatever_a_method_notes_is_json(tmp_path):
     notes = {
         "loss": float("nan"),
@@ -154,7 +166,7 @@ def test_nothing_to_measure_is_the_users_mistake():
         ("{", "not valid JSON"),
         ("\xff", "not valid JSON"),
         ("[]", "not the result of a run"),
-        ("{}", "not the result of a run of this version: 'method'"),
+        ("{}", "not the result of a run of this version: 'sessions'"),
         (json.dumps(asdict(a_run([])) | {"sessions": [1]}), "not the result of a run"),
         (json.dumps(asdict(a_run([])) | {"sessions": [{"session": 1}]}), "a session has other fields .*'classes'"),
     ],
@@ -169,3 +181,17 @@ def test_a_broken_file_is_the_users_mistake(tmp_path, text, message):
 def test_a_missing_file_is_the_users_mistake(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         load_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("classes", [1]), ("classes", 3), ("metrics", {}), ("metrics", {"mAP": "high"}), ("ap", []), ("images", 10**30)],
+)
+def test_a_session_with_a_value_of_another_kind_is_named(key, value):
+    names = ["a"]
+    record = {"session": 1, "classes": names, "new_classes": names, "images": 1, "test_images": 1, "ap": {"a": 1.0}}
+    record |= {"metrics": {"mAP": 1.0}, "thresholds": {}, "temperature": None, "shift": None, "train_seconds": 1}
+    record |= {"bytes_kept": 1, "notes": {}}
+    session_from_dict(record)
+    with pytest.raises(UserError, match=key):
+        session_from_dict(record | {key: value})

@@ -65,6 +65,17 @@ def test_a_full_disk_is_an_error_of_one_line_that_leaves_the_old_scores(tmp_path
     assert [child.name for child in tmp_path.iterdir()] == ["scores.safetensors"]
 
 
+def test_scores_of_another_session_and_of_an_earlier_version(tmp_path):
+    save_scores(scores_file(tmp_path, 1), some_scores())
+    scores_file(tmp_path, 1).parent.rename(tmp_path / "session-02")
+    with pytest.raises(UserError, match="session-01/scores.safetensors under another name"):
+        load_scores(scores_file(tmp_path, 2))
+    arrays = some_scores()._asdict()
+    del arrays["classes"]
+    save_file(arrays, tmp_path / "old", {"classes": '["a", "b", "c"]'})
+    assert load_scores(tmp_path / "old").classes == ("a", "b", "c")
+
+
 def test_missing_scores_are_named(tmp_path):
     with pytest.raises(UserError, match="nowhere does not exist"):
         load_scores(tmp_path / "nowhere")
@@ -74,9 +85,10 @@ def test_damaged_scores_are_named_in_one_line(tmp_path):
     path = tmp_path / "scores"
     save_scores(path, some_scores())
     data = path.read_bytes()
-    for broken in (b"", b"hello", data[:-3], data[: len(data) // 2]):
+    flipped = [data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :] for at in range(0, len(data), 7)]
+    for broken in (b"", b"hello", data[:-3], data[: len(data) // 2], *flipped):
         path.write_bytes(broken)
-        with pytest.raises(UserError, match="scores is damaged or holds no scores: ") as caught:
+        with pytest.raises(UserError, match="scores is damaged: it holds no scores") as caught:
             load_scores(path)
         assert "\n" not in str(caught.value)
 

@@ -188,14 +188,18 @@ def test_parts_keep_what_was_done(tagger, photos, tmp_path, monkeypatch):
     assert not list((tmp_path / "new").iterdir())
 
 
-@pytest.mark.parametrize("damage", ['{"image": "b', '{"image": "b.jpg"}', "[]", "\x00\x00"])
+@pytest.mark.parametrize("damage", ['{"image": "b', '{"image": "b.jpg"}', "[]", "\x00\x00", "7"])
 def test_a_damaged_part_is_done_again(tagger, photos, tmp_path, monkeypatch, damage):
     monkeypatch.setattr(predicted_parts, "PART", 6)
     parts = predicted_parts.Parts(tmp_path / "out.csv", "me")
     parts.fill(photos[:12], lambda: tagger, Wish(), None, lambda done, total: None)
     file = sorted(parts.folder.glob("*.jsonl"))[0]
-    with file.open("a") as stream:
-        stream.write(damage)
+    if damage.isdigit():  # another digit of a score
+        place = file.read_bytes().rindex(damage.encode())
+        file.write_bytes(file.read_bytes()[:place] + b"8" + file.read_bytes()[place + 1 :])
+    else:
+        with file.open("a") as stream:
+            stream.write(damage)
     assert len(predicted_parts.Parts(tmp_path / "out.csv", "me").left(photos[:12])) == 6
 
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from mlcil.core.errors import UserError
+from mlcil.data.table import read_table
 from mlcil.serving.predicting import Outcome, as_record, outcome_of
 from mlcil.serving.prediction_files import check_format, write_predictions
 from mlcil.serving.predictions import Prediction, Tag
@@ -57,3 +58,11 @@ def test_formats_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"needs pyarrow: pip install 'mlcil\[parquet\]'"):
         check_format(tmp_path / "p.parquet")
+
+
+def test_no_cell_of_the_csv_is_a_formula_and_a_table_reads_it_back(tmp_path):
+    name, tag = "-1 photo.jpg", '=HYPERLINK("http://example.org")'
+    write_predictions(file := tmp_path / "p.csv", [Outcome(Prediction(name, (Tag(tag, 0.9, 0.9, 0.5),)))])
+    assert file.read_text().splitlines()[1].startswith("'-1 photo.jpg,\"'=HYPERLINK(")
+    found = read_table(file)
+    assert (found.paths, found.classes) == ((str(tmp_path / name),), (tag,))

@@ -264,3 +264,14 @@ def test_a_tagger_stays_with_its_runtime(digit_tagger, digit_tables, tmp_path):
     sums.append(f"{sha256_of(old / 'config.json')}  config.json")
     (old / "SHA256SUMS").write_text("\n".join(sums))
     assert Tagger.load(old).method.tagger.backbone.runtime == "torch"
+
+
+@pytest.mark.parametrize("values", [["a", "b", "c"], [1, 2], [0, 0, 0], [1e999, 1, 1], None])
+def test_a_normalisation_that_makes_no_sense_is_named(digit_tagger, tmp_path, values):
+    shutil.copytree(digit_tagger, folder := tmp_path / "tagger")
+    file, sums = folder / "preprocessing.json", folder / "SHA256SUMS"
+    before = sha256_of(file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"std": values}))
+    sums.write_text(sums.read_text().replace(before, sha256_of(file)))
+    with pytest.raises(UserError, match="is damaged"):
+        Tagger.load(folder)

@@ -1,12 +1,14 @@
 """The journal: whatever was answered is there after a crash, and undo works across restarts."""
 
 import os
+import zlib
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlcil.core.errors import UserError
+from mlcil.teaching.book import Book
 from mlcil.teaching.journal import Journal
 
 
@@ -64,6 +66,11 @@ def test_a_damaged_line_is_named_and_not_guessed(tmp_path):
     file.write_bytes(lines[0] + lines[1].replace(b"yes", b"yEs") + lines[2])
     with pytest.raises(UserError, match="line 2 of .* is damaged"):
         Journal(file)
+    sound = b"".join(lines)
+    file.write_bytes(sound[:-1] + b"\x0b")  # not a line that was cut short
+    with pytest.raises(UserError, match="line 3 of .* is damaged"):
+        Journal(file)
+    assert len(file.read_bytes()) == len(sound)
 
 
 def test_what_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
@@ -80,3 +87,16 @@ def test_what_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
     assert len(journal.done) == 1
     journal.add(deed(2))
     assert labels(Journal(journal.path)) == labels(journal) == [deed(0)["label"], deed(2)["label"]]
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{}", b'{"do":"undo"}', b"[" * 100_000, b"9" * 5000])
+def test_an_entry_that_makes_no_sense_is_named(tmp_path, text):
+    (file := tmp_path / "marks.log").write_bytes(b"%08x %s\n" % (zlib.crc32(text), text))
+    with pytest.raises(UserError, match="marks.log"):
+        Book((), {}, Journal(file).done)
+
+
+@pytest.mark.parametrize("entry", [{"do": "delete", "label": "x"}, {"do": "init__"}, {"do": "mark", "label": []}])
+def test_a_deed_that_cannot_be_done_is_named(entry):
+    with pytest.raises(UserError, match="an entry that makes no sense"):
+        Book(("a",), {}, [entry])

@@ -1,13 +1,16 @@
 """Teaching by marks: what is said counts, stays, can be taken back, and becomes a tagger that has forgotten nothing."""
 
 import shutil
+import sqlite3
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from mlcil.core.errors import UserError
+from mlcil.data.file_index import Stamp
 from mlcil.serving.tagger import Tagger
+from mlcil.teaching.photo_index import LookedAt, PhotoIndex
 
 from ..data.oddities import CASES, make
 from ..serving.lessons import photos_of
@@ -171,6 +174,26 @@ def test_a_damaged_index_is_made_again(open_bench, tmp_path):
         file.write_bytes(b"not a database" * 100)
     again = open_bench()
     np.testing.assert_array_equal(again.photos.features, features)
+
+
+def test_a_photo_never_has_the_features_or_the_thumbnail_of_another(tmp_path):
+    def photo(name):
+        vector = np.full(3, ord(name), np.float32)
+        return LookedAt(name, Stamp(1, 2, 3, 4), name.encode(), None, 5, 6, 9 * name.encode(), vector)
+
+    index = PhotoIndex(tmp_path / "photos.sqlite", "kind")
+    index.add([photo("a"), photo("b")], [b"a", b"b"])
+    assert sorted(digest for digest, _ in index.find([b"a", b"b"])) == [b"a", b"b"]
+    with sqlite3.connect(index.path) as other:
+        other.execute("UPDATE features_2 SET digest = X'63' WHERE digest = X'62'")
+        other.execute("UPDATE features_2 SET digest = X'62' WHERE digest = X'61'")
+        other.execute("UPDATE photos_2 SET thumbnail = X'62' WHERE digest = X'61'")
+        other.execute("UPDATE files_2 SET digest = X'61' WHERE path = X'62'")
+    other.close()
+    assert not list(index.find([b"a", b"b", b"c"]))
+    assert [index.thumbnail(name) for name in (b"a", b"b")] == [None, 9 * b"b"]
+    assert list(index.files()) == [b"a"]
+    index.close()
 
 
 @pytest.mark.parametrize(

@@ -146,10 +146,10 @@ def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path):
 
     def wait_and_take():
         with second.claim(said.append):
-            order.append(second.take())
+            order.append(second.take(said.append))
 
     with first.claim(said.append):
-        assert first.take() is None
+        assert first.take(said.append) is None
         thread = threading.Thread(target=wait_and_take)
         thread.start()
         while not said:
@@ -160,6 +160,16 @@ def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path):
     assert order == ["trained", {"seconds": 3}]
     assert methods[1].tagger.weight.equal(methods[0].tagger.weight)
     assert "waiting" in said[0]
+
+
+def test_a_damaged_first_session_is_trained_again(tmp_path, trained_epochs):
+    go(tmp_path, "ft", "ft", protocol="0,1")
+    (file,) = shared(tmp_path)
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-9] + bytes([sound[-9] ^ 1]) + sound[-8:])
+    assert same_state(go(tmp_path, "again", "ft", protocol="0,1"), tmp_path / "ft")
+    assert trained_epochs == [1, 1]
+    assert sorted(one.suffix for one in (tmp_path / "bases").iterdir()) == [".damaged", ".lock", ".safetensors"]
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):

@@ -1,5 +1,6 @@
 """Whole runs: what they write, that they resume to the bit, and that they read no hidden label."""
 
+import errno
 import io
 import itertools
 import json
@@ -16,9 +17,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 from rich.console import Console
+from torch import Tensor
 
 from mlcil.core.errors import UserError
 from mlcil.data.loading import Batch
@@ -356,6 +361,26 @@ def test_a_killed_process_continues_to_the_bit(whole: dict[str, Path], tmp_path:
     assert len(json.loads((folder / "environment.json").read_text())["launches"]) == 2
 
 
+@pytest.mark.parametrize(("number", "writes"), [(errno.ENOSPC, 4), (errno.EROFS, 9)])
+def test_a_disk_that_refuses_for_a_while_is_one_line_and_costs_nothing(
+    number: int, writes: int, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, real = itertools.count(writes, -1), os.replace
+
+    def refuse(*given: Any) -> None:
+        if next(left) <= 0:
+            raise OSError(number, os.strerror(number))
+        real(*given)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(UserError, match=f"^cannot write .*: {os.strerror(number)}") as caught:
+        run(make_config(VARIANTS["ft"]), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setattr(os, "replace", real)
+    run(make_config(VARIANTS["ft"]), tmp_path / "run")
+    assert_same_outcome(tmp_path / "run", whole["ft"])
+
+
 def test_a_finished_run_is_not_computed_again(whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SessionTraining, "run", None)
     before = (whole["krt"] / "results.json").read_bytes()
@@ -380,8 +405,29 @@ def test_no_hidden_label_is_ever_read(
     assert_same_outcome(tmp_path / "run", whole[name])
 
 
+@given(step=st.integers(1, 14), every=st.sampled_from([0.0, 300.0]))
+@hypothesis_settings(max_examples=4, deadline=None, derandomize=True)
+def test_a_kill_at_any_step_changes_nothing(
+    whole: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, step: int, every: float
+) -> None:
+    out, steps, train = tmp_path_factory.mktemp("killed"), itertools.count(1), SessionTraining._step
+    config = make_config(VARIANTS["er-v"], {"checkpoint_seconds": every})
+
+    def dying(training: SessionTraining, *given: Any) -> None:
+        if next(steps) == step:
+            raise KeyboardInterrupt
+        train(training, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SessionTraining, "_step", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, out / "run")
+    run(config, out / "run")
+    assert_same_outcome(out / "run", whole["er-v"])
+
+
 def test_workers_change_nothing(whole: dict[str, Path], tmp_path: Path) -> None:
-    run(make_config(VARIANTS["ft"], {"workers": 1}), tmp_path / "workers")
+    run(make_config(VARIANTS["ft"], {"workers": 2}), tmp_path / "workers")
     assert_same_outcome(tmp_path / "workers", whole["ft"])
 
 
@@ -428,8 +474,67 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     assert_same_outcome(folder, whole["krt"])
 
 
-def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"classification loss is not finite: session 1, epoch 1"):
+def test_a_loss_that_is_not_finite_names_its_step_and_images_and_the_run_can_go_on(
+    tmp_path: Path, whole: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Batch] = []
+    values = VARIANTS["ft"] | {"checkpoint_seconds": 0.0}
+
+    def overflowing(method: Method, batch: Batch) -> dict[str, Tensor]:
+        seen.append(batch)
+        return {name: term * (float("inf") if len(seen) >= 3 else 1.0) for name, term in losses(method, batch).items()}
+
+    losses = Method.losses
+    monkeypatch.setattr(Method, "losses", overflowing)
+    with pytest.raises(UserError) as error:
+        run(make_config(values), tmp_path / "run")
+    paths = load(values["data"]).train.paths
+    names = ", ".join(paths[row] for row in seen[2].indices[:3].tolist())
+    place = "session 1, epoch 1, step 3, with 8 images"
+    assert str(error.value).startswith(f"the classification loss is not finite: {place}: {names} and 5 more. Lower")
+    tensors, state = load_state(tmp_path / "run" / "session-01" / "progress.safetensors")
+    assert state["position"]["step"] == 2
+    assert all(one.isfinite().all() for one in tensors.values())
+    monkeypatch.undo()
+    run(make_config(values), tmp_path / "run")
+    assert_same_outcome(tmp_path / "run", whole["ft"])
+
+
+def test_between_two_looks_the_exact_step_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = itertools.count(1)
+
+    def overflowing(method: Method, batch: Batch) -> dict[str, Tensor]:
+        terms = losses(method, batch)
+        return terms | {"other": terms["classification"] * (float("nan") if next(steps) == 2 else 0.0)}
+
+    losses = Method.losses
+    monkeypatch.setattr(Method, "losses", overflowing)
+    with pytest.raises(UserError, match=r"the other loss is not finite: session 1, epoch 1, step 2, with"):
+        run(make_config(VARIANTS["ft"]), tmp_path / "run")
+    assert next(steps) == 5  # the epoch has four steps, and nothing was looked at before its end
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = itertools.count(1)
+
+    def spoiled(training: SessionTraining, *given: Any) -> None:
+        step(training, *given)
+        if next(steps) == 3:
+            with torch.no_grad():
+                training.method.tagger.heads[0].bias[1] = float("inf")
+
+    step = SessionTraining._step
+    monkeypatch.setattr(SessionTraining, "_step", spoiled)
+    with pytest.raises(UserError, match=r"the weights are not finite \(heads.0.bias\): session 1, epoch 1, step 3\."):
+        run(make_config(VARIANTS["ft"] | {"checkpoint_seconds": 0.0}), tmp_path / "run")
+    tensors, _ = load_state(tmp_path / "run" / "session-01" / "progress.safetensors")
+    assert all(one.isfinite().all() for one in tensors.values())
+
+
+def test_a_learning_rate_that_is_far_too_high_stops_with_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"classification loss is not finite: session 1, epoch 1, step \d, with 8 images"
+    ):
         run(make_config(settings("ft", base_lr=1e30, weight_decay=0.0)), tmp_path / "run")
 
 

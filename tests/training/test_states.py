@@ -1,13 +1,18 @@
 """States on disk: what has not changed is written once, what only learning needs stays with the newest sessions."""
 
+import errno
+import io
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
+from safetensors.torch import save_file
 
 from mlcil import Tagger
+from mlcil.core.checksums import DamagedFileError
 from mlcil.core.errors import UserError
 from mlcil.training import folder as folder_module
 from mlcil.training.config import make_config
@@ -92,14 +97,64 @@ def assert_same(one: Path, other: Path) -> None:
     assert files[0] == files[1]
 
 
-def test_a_damaged_last_state_is_deleted_to_go_on_from_the_one_before(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["state", "learning", "progress"])
+def test_a_damaged_newest_state_is_set_aside_and_learned_again(whole: Path, tmp_path: Path, name: str) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))
-    state(copy, 5).write_bytes(b"damaged")
-    with pytest.raises(UserError, match="delete it to go on"):
-        run(make_config(VALUES), copy)
-    state(copy, 5).unlink()
-    run(make_config(VALUES), copy)
+    file = state(copy, 5).with_name(f"{name}.safetensors")
+    if name == "progress":  # of a session that was interrupted
+        state(copy, 5).rename(file)
+    file.write_bytes(flipped(file, file.stat().st_size // 2))
+    console = Console(file=io.StringIO(), width=1000)
+    run(make_config(VALUES), copy, console)
+    (said,) = [line for line in console.file.getvalue().splitlines() if "is damaged" in line]
+    aside = file.with_name(f"{file.name}.damaged")
+    assert said.startswith(f"{file} is damaged: ")
+    assert said.endswith(f"renamed to {aside.name}, and session 5 is learned again from its start")
+    aside.unlink()
+    state(copy, 5).with_name("state.safetensors.damaged").unlink(missing_ok=True)
     assert_same(copy, whole)
+
+
+def test_damaged_and_missing_scores_are_computed_again(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    files = [state(copy, number).with_name("scores.safetensors") for number in (2, 5)]
+    sound = [file.read_bytes() for file in files]
+    files[0].write_bytes(flipped(files[0], len(sound[0]) - 3))
+    files[1].unlink()
+    run(make_config(VALUES), copy)
+    assert [file.read_bytes() for file in files] == sound
+    files[0].with_name("scores.safetensors.damaged").unlink()
+    assert_same(copy, whole)
+
+
+def test_damage_to_a_state_that_later_ones_need_is_named_and_left(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    state(copy, 1).write_bytes(flipped(state(copy, 1), state(copy, 1).stat().st_size // 2))
+    files = sorted(copy.rglob("*"))
+    with pytest.raises(
+        UserError, match=r"session-01/state.safetensors is damaged: .*session-05.*or rename it"
+    ) as error:
+        run(make_config(VALUES), copy)
+    assert "\n" not in str(error.value)
+    assert sorted(copy.rglob("*")) == files
+    state(copy, 1).rename(copy / "away")  # as it says
+    run(make_config(VALUES), copy)
+    (copy / "away").unlink()
+    assert_same(copy, whole)
+
+
+def test_a_state_that_the_system_does_not_give_is_not_damaged(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+
+    def refuse(*given: Any, **options: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("safetensors.safe_open", refuse)
+    with pytest.raises(UserError, match=r"cannot read checkpoint .*session-05.*: Input/output error$"):
+        run(make_config(VALUES), copy)
+    assert state(copy, 5).exists()
 
 
 def test_a_session_cannot_go_on_without_what_learning_needs(whole: Path, tmp_path: Path) -> None:
@@ -166,3 +221,53 @@ def test_a_file_that_is_referred_to_and_missing_is_named(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"session-02.*takes tensors from .*session-01.state.safetensors") as error:
         load_state(state(tmp_path, 2))
     assert "\n" not in str(error.value)
+
+
+def flipped(file: Path, at: int) -> bytes:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 4
+    return bytes(data)
+
+
+def test_a_flipped_byte_of_a_state_is_noticed(tmp_path: Path) -> None:
+    file, image = state(tmp_path, 1), torch.arange(6.0).reshape(1, 2, 3)
+    tensors = {"image": image, "half": image.bfloat16(), "none": torch.empty(0, 2), "one": torch.tensor(True)}
+    save_state(file, tensors, {"step": 1})
+    assert torch.equal(load_state(file)[0]["half"], tensors["half"])
+    sound = file.read_bytes()
+    for at in range(0, len(sound), 7):
+        file.write_bytes(flipped(file, at))
+        with pytest.raises(DamagedFileError) as error:
+            load_state(file)
+        assert (error.value.file, "\n" in str(error.value)) == (file, False)
+        file.write_bytes(sound)
+
+
+def test_a_state_belongs_to_its_session_and_equal_states_are_equal_files(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        save_state(state(tmp_path / folder, 1), {"one": torch.ones(3)}, {"step": 1})
+    assert state(tmp_path / "a", 1).read_bytes() == state(tmp_path / "b", 1).read_bytes()
+    (tmp_path / "a" / "session-01").rename(tmp_path / "a" / "session-02")
+    with pytest.raises(DamagedFileError, match="session-01/state.safetensors under another name"):
+        load_state(state(tmp_path / "a", 2), with_tensors=False)
+
+
+def test_a_tensor_is_not_taken_from_a_state_that_was_replaced(tmp_path: Path) -> None:
+    one, two = state(tmp_path, 1), state(tmp_path, 2)
+    save_state(one, {"same": torch.ones(3)}, {})
+    save_state(two, {"same": torch.ones(3), "new": torch.zeros(1)}, {}, one)
+    save_state(one, {"same": torch.zeros(3)}, {})
+    with pytest.raises(DamagedFileError, match="tensor same does not have its checksum; .* takes tensors from it"):
+        load_state(two)
+    one.write_bytes(b"damaged")  # then nothing is taken from it
+    save_state(two, {"same": torch.ones(3)}, {}, one)
+    assert load_state(two)[0]["same"].equal(torch.ones(3))
+
+
+def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    for metadata in ({"mlcil": '{"values": {"step": 1}, "orders": {}}'}, {"values": '{"step": 1}', "orders": "{}"}):
+        save_file({"one": torch.ones(3)}, tmp_path / "old", metadata)
+        tensors, values = load_state(tmp_path / "old")
+        assert (values, tensors["one"].tolist()) == ({"step": 1}, [1, 1, 1])
+        save_state(state(tmp_path, 2), {"one": torch.ones(3)}, {}, tmp_path / "old")
+        assert load_state(tmp_path / "old", with_tensors=False) == ({}, {"step": 1})

@@ -135,11 +135,19 @@ def touch(path: str) -> bool:
     return True
 
 
-def read_row(handle: int, row_bytes: int) -> bytes | None:
-    """The values in an open file of a row, None if they are damaged."""
-    whole = os.read(handle, row_bytes + CHECKSUM_BYTES + 1)  # one more, to see that there is no more
-    values = whole[:row_bytes]
-    return values if whole[row_bytes:] == _checksum(values) else None
+def read_row(path: str, row_bytes: int) -> bytes | None:
+    """The values in the file of a row, None if it is missing, unreadable or damaged, or is that of another row."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            whole = os.read(handle, row_bytes + CHECKSUM_BYTES + 1)  # one more, to see that there is no more
+        finally:
+            os.close(handle)
+    except OSError:
+        return None
+    values, stated = whole[:row_bytes], whole[row_bytes:]
+    # Earlier versions wrote checksums of the values alone.
+    return values if stated == _checksum(values, path) or stated == _checksum(values) else None
 
 
 def write_row(path: str, values: bytes) -> None:
@@ -148,7 +156,7 @@ def write_row(path: str, values: bytes) -> None:
     partial = f"{path}.{secrets.token_hex(4)}{PARTIAL}"
     try:
         with open(partial, "xb") as file:
-            file.write(values + _checksum(values))
+            file.write(values + _checksum(values, path))
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -156,8 +164,10 @@ def write_row(path: str, values: bytes) -> None:
         raise
 
 
-def _checksum(values: bytes) -> bytes:
-    return zlib.crc32(values).to_bytes(CHECKSUM_BYTES, "little")
+def _checksum(values: bytes, path: str = "") -> bytes:
+    """Of the values and of the row's shelf and name, so that of two rows neither passes for the other."""
+    name = "/".join(path.split("/")[-3:]).encode()
+    return zlib.crc32(values, zlib.crc32(name)).to_bytes(CHECKSUM_BYTES, "little")
 
 
 class _File(NamedTuple):

@@ -194,18 +194,10 @@ class CachedRows:
 
     def _read(self, row: int, target: NDArray[np.uint8], offset: int) -> bool:
         """Read a part of a row; returns whether it is there, which is known for sure after the first reading."""
-        try:
-            handle = os.open(self.cache.path(self.shelf, self.digests[row]), os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            if self._verified[row]:
-                return os.preadv(handle, [target.data], offset) == len(target)
-            values = read_row(handle, self.shelf.row_bytes)
-        except OSError:
-            return False
-        finally:
-            os.close(handle)
+        path = self.cache.path(self.shelf, self.digests[row])
+        if self._verified[row]:
+            return _read_part(path, target, offset)
+        values = read_row(path, self.shelf.row_bytes)
         if values is not None:
             target[:] = np.frombuffer(values, np.uint8)[offset:][: len(target)]
             self._verified[row] = True
@@ -232,3 +224,15 @@ class CachedRows:
     def _write(self, row: int, values: NDArray[Any]) -> None:
         write_row(self.cache.path(self.shelf, self.digests[row]), values.astype(self.shelf.dtype).tobytes())
         self._uncounted += self.shelf.file_bytes
+
+
+def _read_part(path: str, target: NDArray[np.uint8], offset: int) -> bool:
+    """Read a part of a file; returns whether it is there."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            return os.preadv(handle, [target.data], offset) == len(target)
+        finally:
+            os.close(handle)
+    except OSError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from itertools import islice
@@ -14,8 +15,8 @@ TOGETHER = 500  # paths in one question; SQLite allows 999 in its oldest version
 WAIT = 1.0  # seconds for a process that writes into the index; reading the files instead always works
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS files_2 (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, touched INTEGER, "
-    "inode INTEGER, digest BLOB, width INTEGER, height INTEGER, format TEXT) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS files_3 (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, touched INTEGER, "
+    "inode INTEGER, digest BLOB, width INTEGER, height INTEGER, format TEXT, checksum INTEGER) WITHOUT ROWID"
 )
 
 T = TypeVar("T")
@@ -67,13 +68,13 @@ class FileIndex:
 
     def add(self, entries: Mapping[str, tuple[Stamp, Entry]]) -> None:
         """Remember these files."""
-        rows = [(_key(path), *stamp, *entry) for path, (stamp, entry) in entries.items()]
-        question = "INSERT OR REPLACE INTO files_2 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        rows = [with_row_checksum(_key(path), *stamp, *entry) for path, (stamp, entry) in entries.items()]
+        question = "INSERT OR REPLACE INTO files_3 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         self._attempt(lambda connection: connection.executemany(question, rows))
 
     def forget(self, path: str) -> None:
         """Forget a file."""
-        self._attempt(lambda connection: connection.execute("DELETE FROM files_2 WHERE path = ?", (_key(path),)))
+        self._attempt(lambda connection: connection.execute("DELETE FROM files_3 WHERE path = ?", (_key(path),)))
 
     def _attempt(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """Do it in one transaction; None if that is not possible."""
@@ -83,8 +84,12 @@ class FileIndex:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with closing(sqlite3.connect(self._path, timeout=WAIT)) as connection, connection:
+                    connection.text_factory = row_text
                     connection.execute(_TABLE)
                     return work(connection)
+            except UnicodeDecodeError:  # SQLite has quoted what it found in a damaged file
+                if not _remove(self._path):
+                    return None
             except (sqlite3.Error, OSError) as error:
                 if (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _DAMAGED or not _remove(self._path):
                     return None
@@ -94,11 +99,26 @@ class FileIndex:
 def _find(connection: sqlite3.Connection, stamps: Mapping[str, Stamp]) -> dict[str, Entry]:
     found, paths = {}, iter(stamps)
     while part := {_key(path): path for path in islice(paths, TOGETHER)}:
-        question = f"SELECT * FROM files_2 WHERE path IN ({', '.join('?' * len(part))})"
-        for key, size, changed, touched, inode, *entry in connection.execute(question, list(part)):
-            if stamps[part[key]] == (size, changed, touched, inode):
-                found[part[key]] = Entry(*entry)
+        question = f"SELECT * FROM files_3 WHERE path IN ({', '.join('?' * len(part))})"  # noqa: S608 - question marks
+        for row in connection.execute(question, list(part)):
+            if has_row_checksum(row) and stamps[part[row[0]]] == row[1:5]:  # a file whose row is damaged is read again
+                found[part[row[0]]] = Entry(*row[5:-1])
     return found
+
+
+def with_row_checksum(*values: object) -> tuple[object, ...]:
+    """The values of a row of a table, and after them a checksum: SQLite itself has none."""
+    return *values, zlib.crc32(repr(values).encode())
+
+
+def has_row_checksum(row: tuple[object, ...]) -> bool:
+    """Whether a row ends with the checksum of what stands before it."""
+    return row == with_row_checksum(*row[:-1])
+
+
+def row_text(data: bytes) -> str:
+    """Text in a row of a table."""
+    return data.decode(errors="replace")  # of a damaged row, whose checksum is wrong then
 
 
 def _key(path: str) -> bytes:

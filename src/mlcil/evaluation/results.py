@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..core.checksums import CHECKSUM, check_record, with_checksum
 from ..core.errors import UserError
 from ..core.files import read_json, write_json
+from ..core.kinds import check_kinds
 from .calibration import Calibration
 from .metrics import Floats, Measurement, forgetting, meaningful_ap, measure
 from .scores import ScoredImages
@@ -65,6 +67,7 @@ class RunResult:
     bad_images: list[str]  # images that could not be read and were left out
     finished: bool  # whether all sessions of the protocol are done
     sessions: list[SessionResult]
+    allow_known_classes: bool = False  # whether weights were accepted that may have been trained on the classes
 
     @property
     def classes(self) -> list[str]:
@@ -136,26 +139,43 @@ def evaluate(
 
 
 def write_results(path: Path, result: RunResult) -> None:
-    """Write results.json. Its averages are for human readers: `load_results` computes them again."""
-    record = asdict(result)
-    sessions = record.pop("sessions")
+    """Write results.json. Its averages are for human readers: `load_results` computes them again.
+
+    Its checksum leaves times out, so that runs with the same outcome have the same.
+    """
+    record = dict(vars(result))  # not `asdict`, whose copies cost more than the file when there are many sessions
+    sessions = [vars(one) for one in record.pop("sessions")]
     averages = {"average_map": result.average_map, "last_map": result.last_map}
-    write_json(path, record | averages | {"sessions": sessions})
+    whole = record | averages | {"sessions": sessions}
+    write_json(path, whole | {CHECKSUM: with_checksum(_without_times(whole))[CHECKSUM]})
 
 
 def load_results(path: Path) -> RunResult:
     """Read results.json, given the file itself or its run folder.
 
     Raises:
-        UserError: the file is missing, unreadable or not the result of a run.
+        UserError: the file is missing, unreadable, damaged or not the result of a run.
     """
     file = path / "results.json" if path.is_dir() else path
     record = read_json(file)
     try:
-        values = {field.name: record[field.name] for field in fields(RunResult)}
-        return RunResult(**values | {"sessions": [session_from_dict(one) for one in values["sessions"]]})
+        check_record(file, _without_times(record), "repeat the command of the run to write it again")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not the result of a run of this version: {error}") from None
+    try:
+        # Runs of earlier versions lack what has a default.
+        names = [one.name for one in fields(RunResult) if one.default is MISSING or one.name in record]
+        values = {name: record[name] for name in names}
+        result = RunResult(**values | {"sessions": [session_from_dict(one) for one in values["sessions"]]})
+        check_kinds(result)
+        return result
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{file} is not the result of a run of this version: {error}") from None
+
+
+def _without_times(record: Mapping[str, Any]) -> dict[str, Any]:
+    sessions = [{key: value for key, value in one.items() if key != "train_seconds"} for one in record["sessions"]]
+    return {**record, "sessions": sessions}
 
 
 def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
@@ -165,7 +185,11 @@ def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
         UserError: another version wrote it, with other fields.
     """
     try:
-        return SessionResult(**record)
+        session = SessionResult(**record)
+        check_kinds(session)
+        if "mAP" not in session.metrics:
+            raise TypeError("metrics lack mAP")
+        return session
     except TypeError as error:
         raise UserError(f"a session has other fields than in this version: {error}") from None
 

@@ -154,7 +154,7 @@ def _start(work: Work, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     work.log.parent.mkdir(parents=True, exist_ok=True)
     threads = {"OMP_NUM_THREADS": str(max(1, work.processors // work.devices))}
     with work.log.open("ab") as log, _interrupts_held_back():
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 - ourselves, and no shell
             [sys.executable, "-m", "mlcil.experiments.child", str(work.config), str(work.out)],
             stdin=subprocess.PIPE,
             stdout=log,

@@ -12,8 +12,9 @@ from pathlib import Path
 import yaml
 
 from ..core.errors import UserError
-from ..core.files import read_json, write_json, write_text
+from ..core.files import write_json, write_text
 from ..core.locks import file_lock
+from ..evaluation.results import load_results
 from ..training.config import RunConfig, read_config
 from .checks import Say, check_grid
 from .engines import Engine, Running, Work, make_engine
@@ -187,10 +188,9 @@ class Grid:
         """Whether the folder holds a finished run with this configuration, whose mAP is then noted."""
         folder = self.out / one.run.name
         try:
-            results, stored = read_json(folder / "results.json"), read_config(folder / "config.yaml")
-            if results["finished"] and not one.run.config.differences(stored):
-                last = results["last_map"]  # null where every test image shows every class
-                one.last_map = None if last is None else float(last)
+            results, stored = load_results(folder), read_config(folder / "config.yaml")
+            if results.finished and not one.run.config.differences(stored):
+                one.last_map = results.last_map
                 return True
         except (UserError, KeyError, TypeError, ValueError):
             pass  # missing or damaged: the run itself will say what is wrong

@@ -7,8 +7,6 @@ and it does not matter who makes one, when, or how often.
 from __future__ import annotations
 
 import hashlib
-import math
-import os
 from typing import Any
 
 import numpy as np
@@ -37,16 +35,26 @@ class SumShard:
         self.tagger, self.features = tagger, features
 
     def __call__(self, feed: FeatureFeed, values: NDArray[np.int8]) -> str:
-        """Sum over all images of a feed with values (n, K); returns the file."""
+        """Sum over all images of a feed with values (n, K); returns the file.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         digest = hashlib.blake2b(repr((values.shape, values.dtype.str)).encode(), digest_size=16)
         for part in (*feed.features.digests, values.tobytes()):
             digest.update(part)
         shelf = Shelf(f"sums-{self.features}", (), "float64")
         file = feed.features.cache.path(shelf, digest.digest())
-        if not touch(file):
+        shape = self.tagger.width, values.shape[1]
+        if not touch(file) or read_row(file, _size(*shape)) is None:  # what is damaged is made again
             described = torch.cat(list(self._described(feed, len(values))))
             sums = Sums.of(described, values, self._expand, self.tagger.width)
-            write_row(file, b"".join(one.numpy().tobytes() for one in (sums.gram, sums.cross)))
+            try:
+                write_row(file, b"".join(one.numpy().tobytes() for one in (sums.gram, sums.cross)))
+            except OSError as error:
+                raise UserError(
+                    f"cannot write {file}: {error.strerror}; make room and repeat the command to continue"
+                ) from error
         return file
 
     def _expand(self, described: Tensor) -> Tensor:
@@ -66,17 +74,14 @@ def read_sums(file: str, width: int, classes: int) -> Sums:
     Raises:
         UserError: the file is gone or damaged.
     """
-    shapes = (width * (width + 1) // 2,), (width, classes)
-    size = 8 * sum(map(math.prod, shapes))
-    try:
-        handle = os.open(file, os.O_RDONLY)
-        try:
-            values = read_row(handle, size)
-        finally:
-            os.close(handle)
-    except OSError:
-        values = None
+    values = read_row(file, _size(width, classes))
     if values is None:
-        raise UserError(f"{file} is gone or damaged; delete it and repeat the command")
+        raise UserError(f"{file} is gone or damaged; repeat the command to make it again")
     flat = torch.frombuffer(bytearray(values), dtype=torch.float64)
-    return Sums(flat[: shapes[0][0]].clone(), flat[shapes[0][0] :].reshape(shapes[1]).clone())
+    gram = width * (width + 1) // 2
+    return Sums(flat[:gram].clone(), flat[gram:].reshape(width, classes).clone())
+
+
+def _size(width: int, classes: int) -> int:
+    """Bytes of the values in a file of sums."""
+    return 8 * (width * (width + 1) // 2 + width * classes)

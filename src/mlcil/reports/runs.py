@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ..core.config import about
-from ..core.errors import UserError
+from ..core.errors import UserError, shown
 from ..core.files import read_json
+from ..core.kinds import is_kind
 from ..data.published import BENCHMARKS
 from ..data.sources import kind_if_there
 from ..evaluation.results import RunResult, load_results
 from ..experiments.presets import Preset
 from ..training.config import RunSettings, flatten, make_config, read_config
 from ..training.folder import parse_lines
-from .table import Spread, spreads
+from .table import KNOWN, Spread, spreads
 
 _NOT_IDENTITY = {"seed", *(field.name for field in fields(RunSettings) if about(field).machine)}
 _NOT_PUBLISHED = {*_NOT_IDENTITY, "data", "images"}
+_OFTEN_NONE = ("peak_memory_mb", "gpu_memory_mb", "mAP")  # of an evaluation
 # A run with fewer than this part of a benchmark's labelled test images used a slice of the data; a few may be missing
 # because all of their labels are marked as difficult or as crowds.
 _WHOLE = 0.95
@@ -88,8 +90,9 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The group's name, marked if none of its runs is finished."""
-        return self.name if self.finished else f"{self.name} (unfinished)"
+        """The group's name, marked if its weights may know the classes and if none of its runs is finished."""
+        name = self.name + (KNOWN if self.runs[0].result.allow_known_classes else "")
+        return name if self.finished else f"{name} (unfinished)"
 
     @property
     def finished(self) -> list[RunRecord]:
@@ -173,9 +176,44 @@ def read_run(folder: Path) -> RunRecord:
         folder,
         result,
         flatten(read_config(folder / "config.yaml")),
-        parse_lines(metrics) if metrics.exists() else [],
-        read_json(launches)["launches"] if launches.exists() else [],
+        _read_metrics(metrics) if metrics.exists() else [],
+        _read_launches(launches) if launches.exists() else [],
     )
+
+
+def _read_metrics(file: Path) -> list[dict[str, Any]]:
+    lines = parse_lines(file)
+    for line in lines:
+        needed = ("images", "seconds") if "losses" in line else ("session_seconds",) if "mAP" in line else ()
+        is_right = (
+            all(is_kind(line.get(key), float) for key in ("session", "epoch", *needed))
+            and all(is_kind(line.get(key), float | None) for key in _OFTEN_NONE)
+            and all(is_kind(line.get(key, {}), dict[str, float | None]) for key in ("losses", "pseudo_labels"))
+        )
+        if not is_right:
+            raise UserError(f"{file} has a line that is not about an epoch or a session: {shown(line)}")
+        line |= {key: line.get(key) for key in _OFTEN_NONE[:2] if "mAP" in line}
+    return lines
+
+
+def _read_launches(file: Path) -> list[dict[str, Any]]:
+    found = read_json(file)
+    launches = found.get("launches") if isinstance(found, dict) else None
+    if not isinstance(launches, list) or not all(map(_is_launch, launches)):
+        raise UserError(f"{file} does not list the launches of a run, each with its command")
+    return launches
+
+
+def _is_launch(launch: Any) -> bool:
+    if not isinstance(launch, dict):
+        return False
+    nested = [launch.get(key) or {} for key in ("weights", "versions")]
+    facts = [value for key, value in launch.items() if key not in ("weights", "versions", "command")]
+    facts += [value for one in nested if isinstance(one, dict) for value in one.values()]
+    command = launch.get("command")
+    if not all(isinstance(one, dict) for one in nested) or any(isinstance(one, list | dict) for one in facts):
+        return False
+    return isinstance(command, list) and bool(command) and all(isinstance(word, str) for word in command)
 
 
 def _data_changes(kind: str, runs: Sequence[RunRecord]) -> list[str]:

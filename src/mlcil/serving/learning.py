@@ -13,6 +13,7 @@ import numpy as np
 from lightning_fabric import Fabric
 from rich.console import Console
 
+from ..core.checksums import DamagedFileError, set_aside_damaged
 from ..core.config import as_dict, identity
 from ..core.errors import UserError, reason_of
 from ..core.state import State, part_of
@@ -230,7 +231,8 @@ class _Lesson:
             method.tagger.to(fabric.device)
             augment = self.settings.augment
             feed = make_feed(self.settings, step.train.store, method.tagger.backbone, fabric, augment)
-            learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "")
+            name = dict(zip(step.train.rows.tolist(), step.train.images.paths, strict=True)).__getitem__
+            learner = Learner(method, self.settings, fabric, feed, folder, self.reporter, "", name)
             learner.learn(session, start, learner.open(session) if start is None else 0.0)
         finally:
             folder.close()
@@ -241,8 +243,12 @@ class _Lesson:
         progress = folder.progress_file(self.number)
         if not progress.exists():
             return method, None
+        try:
+            tensors, values = load_state(progress)
+        except DamagedFileError as error:
+            self.reporter.say(set_aside_damaged(error, "learning begins anew"))
+            return method, None
         self.reporter.say(f"going on from {progress.parent}")
-        tensors, values = load_state(progress)
         state = State(part_of(tensors, "method."), values["method"])
         return self._restored(state, session.classes, method), resumption(tensors, values)
 

@@ -21,7 +21,7 @@ from .measuring import measured
 from .records import LabelFacts, Step
 from .restoring import restored
 from .tagger import Tagger
-from .tagger_files import CONFIG, READ, SUMS, load_folder
+from .tagger_files import CONFIG, MISFITS, READ, SUMS, load_folder
 
 
 def load(place: str | Path, session: int | None = None) -> Tagger:
@@ -65,14 +65,14 @@ def open_run(path: Path, session: int | None = None) -> Tagger:
     number = finished if session is None else session
     if not 1 <= number <= finished:
         raise UserError(f"run {path}: got session {number}, expected 1 to {finished}, the sessions that are finished")
-    tensors, values = load_session(folder.state_file(number))
     file = folder.state_file(number)
     try:
+        tensors, values = load_session(file)
         classes = tuple(str(name) for name in values["result"]["classes"])
         found = values.get("calibration")
         calibration = None if found is None else Calibration.from_values(found)
         method = restored(config, State(part_of(tensors, "method."), values["method"]), classes, calibration)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+    except MISFITS as error:
         raise UserError(f"checkpoint {file} does not fit the run's config.yaml: {reason_of(error)}") from error
     _take_normalisation(method.tagger.backbone, config.settings.weights)
     results = [

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..core.errors import UserError
+from ..core.checksums import DamagedFileError, digest_of
+from ..core.errors import UserError, reason_of
 from ..core.files import write_text
 from ..core.pools import Pool
 from ..core.progress import Show
@@ -113,7 +114,8 @@ class TagPart:
         file = _file(self.folder, photos)
         if not file.exists():  # else a process that was lost afterwards has done it
             lines = [json.dumps(as_record(one)) + "\n" for one in tag_photos(self.tagger, photos, self.wish, show)]
-            write_text(file, "".join(lines))
+            text = "".join(lines)
+            write_text(file, f"{digest_of(text.encode())}\n{text}")
 
 
 def _file(folder: Path, photos: Sequence[str]) -> Path:
@@ -121,18 +123,28 @@ def _file(folder: Path, photos: Sequence[str]) -> Path:
     return folder / f"{digest[:32]}.jsonl"
 
 
-def _outcomes(file: Path) -> Iterator[Outcome]:
+def _outcomes(file: Path) -> list[Outcome]:
+    """What is in a part; its first line is the digest of the others.
+
+    Raises:
+        DamagedFileError: it is damaged.
+        UserError: it cannot be read.
+    """
     try:
-        with file.open(encoding="utf-8") as lines:
-            yield from (outcome_of(json.loads(line)) for line in lines)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged ({error}); delete it and repeat the command") from error
+        digest, _, text = file.read_bytes().partition(b"\n")
+        if digest_of(text) != digest.decode():
+            raise ValueError("it does not have its checksum")
+        return [outcome_of(json.loads(line)) for line in text.splitlines()]
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedFileError(file, reason_of(error), "repeat the command to make it again") from error
 
 
 def _images(file: Path) -> list[str]:
     """The photos of a part; one that is damaged is removed, and its photos are done again."""
     try:
         return [one.prediction.image for one in _outcomes(file)]
-    except UserError:
+    except DamagedFileError:
         file.unlink(missing_ok=True)
         return []

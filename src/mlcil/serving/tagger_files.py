@@ -11,6 +11,7 @@ SHA256SUMS             for `sha256sum --check`
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from ..core.config import as_dict, identity
 from ..core.errors import UserError, reason_of
 from ..core.files import read_json, sha256_of, write_folder, write_json, write_text
+from ..core.kinds import check_kinds
 from ..core.state import State, divided
 from ..evaluation.calibration import Calibration
 from ..models.backbone import Backbone
@@ -32,6 +34,7 @@ FORMAT = 1  # raise it when an older version could not read what is written
 CONFIG, MODEL, STATE, PREPROCESSING = "config.json", "model.safetensors", "tagger.safetensors", "preprocessing.json"
 SUMS = "SHA256SUMS"
 READ = (CONFIG, MODEL, STATE, PREPROCESSING)  # the files that make a tagger
+MISFITS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)  # of values to their use
 _BACKBONE = "tagger.backbone.net."
 _OWN = ("data", "images", "weights")  # names on one machine: of no use elsewhere, and nobody else's business
 
@@ -80,12 +83,16 @@ def load_folder(path: Path, url: str | None = None) -> Tagger:
         run = make_config({"runtime": "torch"} | own["settings"], where=f"{origin}/{CONFIG}")
         calibration = None if own["calibration"] is None else Calibration.from_values(own["calibration"])
         labels = tuple(LabelFacts(**one) for one in own["labels"])
+        for one in labels:
+            check_kinds(one)
         names = tuple(one.name for one in labels)
         method = restored(run, State(tensors, own["state"]), names, calibration)
         steps = tuple(Step(**{key: _tuple(value) for key, value in one.items()}) for one in own["steps"])
+        for step in steps:
+            check_kinds(step)
         _take_normalisation(method.tagger.backbone, read_json(path / PREPROCESSING))
         return Tagger(run, method, labels, steps, calibration, own["chosen"], own["weights"], origin, own["slim"])
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+    except MISFITS as error:
         raise UserError(f"tagger {origin} is damaged: {reason_of(error)}") from error
 
 
@@ -161,7 +168,15 @@ def _check(path: Path, origin: Path | str) -> None:
 
 
 def _take_normalisation(backbone: Backbone, found: dict[str, Any]) -> None:
-    backbone.mean, backbone.std = tuple(found["mean"]), tuple(found["std"])
+    mean, std = tuple(map(float, found["mean"])), tuple(map(float, found["std"]))
+    if (
+        len(mean) != 3
+        or len(std) != 3
+        or not all(map(math.isfinite, mean))
+        or not all(0 < one < math.inf for one in std)
+    ):
+        raise ValueError(f"{PREPROCESSING} has no mean and deviation of three colours")
+    backbone.mean, backbone.std = mean, std
 
 
 def _tuple(value: Any) -> Any:

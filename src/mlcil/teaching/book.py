@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..core.errors import UserError, unknown_name
+from ..core.errors import UserError, shown, unknown_name
 from .journal import Entry
 
 LONGEST_NAME = 200  # characters
@@ -52,7 +52,10 @@ class Book:
     def __init__(self, known: Sequence[str], chosen: Mapping[str, float], entries: Iterable[Entry] = ()) -> None:
         self.labels = {name: TaughtLabel(name, (name,), threshold=chosen.get(name)) for name in known}
         for entry in entries:
-            self.apply(entry)
+            try:
+                self.apply(entry)
+            except (LookupError, TypeError, AttributeError, ValueError) as error:
+                raise UserError(f"the journal has an entry that makes no sense: {shown(entry)}") from error
 
     def label(self, name: str) -> TaughtLabel:
         """A label by its name.
@@ -66,7 +69,14 @@ class Book:
 
     def apply(self, entry: Entry) -> None:
         """Do what an entry says; `check` has found that it can be done."""
-        getattr(self, f"_{entry['do']}")(entry)
+        deeds = {
+            "mark": self._mark,
+            "rename": self._rename,
+            "merge": self._merge,
+            "delete": self._delete,
+            "threshold": self._threshold,
+        }
+        deeds[entry["do"]](entry)
 
     def check(self, entry: Entry) -> None:
         """Find out whether an entry makes sense.

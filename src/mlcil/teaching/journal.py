@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UserError
+from ..core.files import flush_folder
 
 UNDO, REDO = "undo", "redo"
 Entry = Mapping[str, Any]
@@ -38,8 +39,11 @@ class Journal:
         self.done: list[Entry] = []  # what counts, in order
         self.undone: list[Entry] = []  # what redo brings back, the last one first
         self.sequence = 0  # lines so far
-        for entry in _read(path):
-            self._apply(entry)
+        for number, entry in enumerate(_read(path), start=1):
+            try:
+                self._apply(entry)
+            except (LookupError, TypeError) as error:
+                raise UserError(f"entry {number} of {path} makes no sense; put back a copy of the file") from error
 
     def add(self, entry: Entry) -> None:
         """Write a line; it is on disk when this returns.
@@ -85,6 +89,8 @@ class Journal:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
+                    if not start:
+                        flush_folder(self.path.parent)  # the file is new
                 except OSError:
                     with contextlib.suppress(OSError):
                         file.truncate(start)  # half a line would spoil the next
@@ -110,14 +116,28 @@ def _read(path: Path) -> list[Entry]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     whole, _, rest = data.rpartition(b"\n")
+    # What was cut short is the beginning of a line: it has no other bytes, and not all of a line before its last one.
+    if rest and (_is_whole(rest[:-1]) or not all(32 <= byte < 127 for byte in rest)):
+        raise _damaged(path, 1 + data.count(b"\n"))
     if rest:
         os.truncate(path, len(data) - len(rest))
     return [_entry(path, number, line) for number, line in enumerate(whole.split(b"\n"), start=1) if line]
 
 
 def _entry(path: Path, number: int, line: bytes) -> Entry:
-    check, _, text = line.partition(b" ")
-    if check != b"%08x" % zlib.crc32(text):
-        raise UserError(f"line {number} of {path} is damaged; put back a copy of the file, or remove this line from it")
-    entry: Entry = json.loads(text)
+    if not _is_whole(line):
+        raise _damaged(path, number)
+    try:
+        entry: Entry = json.loads(line.partition(b" ")[2])
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"line {number} of {path} is not JSON: {error}; put back a copy of the file") from None
     return entry
+
+
+def _is_whole(line: bytes) -> bool:
+    check, _, text = line.partition(b" ")
+    return check == b"%08x" % zlib.crc32(text)
+
+
+def _damaged(path: Path, number: int) -> UserError:
+    return UserError(f"line {number} of {path} is damaged; put back a copy of the file, or remove this line from it")

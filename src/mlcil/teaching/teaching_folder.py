@@ -63,7 +63,12 @@ class TeachingFolder:
     def saved_until(self) -> int:
         """The line of the journal up to which everything was saved."""
         file = self.path / "saved.json"
-        return int(read_json(file)["sequence"]) if file.exists() else 0
+        if not file.exists():
+            return 0
+        found = read_json(file)
+        if not isinstance(found, dict) or not isinstance(found.get("sequence"), int):
+            raise UserError(f"{file} does not say what was saved; delete it, and everything counts as unsaved")
+        return int(found["sequence"])
 
     def note_save(self, sequence: int, name: str) -> None:
         """Remember that everything up to this line of the journal was saved under a name."""
@@ -107,8 +112,8 @@ class TeachingFolder:
         file, own = self.path / "tagger.json", _identity(tagger)
         if not file.exists():
             write_json(file, own)
-        elif read_json(file) != own:
-            other = read_json(file).get("name")
+        elif (found := read_json(file)) != own:
+            other = found.get("name") if isinstance(found, dict) else "an unknown one"
             raise UserError(f"{self.path} holds marks for another tagger ({other}); give another --work folder")
 
 

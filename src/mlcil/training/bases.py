@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from .. import __version__
+from ..core.checksums import DamagedFileError, set_aside_damaged
 from ..core.config import identity
 from ..core.locks import file_lock
 from ..data.pixels import DECODING
@@ -50,13 +52,24 @@ class SharedBase:
         with file_lock(lock, lambda: say("waiting for the first session, which another run is training")):
             yield
 
-    def take(self) -> dict[str, Any] | None:
-        """Put the trained weights into the model if another run has left them; returns what it left beside them."""
-        if not self.fabric.broadcast(self.file.exists()):  # all processes must agree
+    def take(self, say: Callable[[str], None]) -> dict[str, Any] | None:
+        """Put the trained weights into the model if another run has left them; returns what it left beside them.
+
+        Damaged ones are set aside, and this run trains them again.
+        """
+        found = self._found(say) if self.fabric.global_rank == 0 else None
+        if not self.fabric.broadcast(found is not None):  # all processes must agree
             return None
-        tensors, values = load_state(self.file)
+        tensors, values = found or load_state(self.file)
         self.method.tagger.load_state_dict(tensors)
         return values
+
+    def _found(self, say: Callable[[str], None]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        try:
+            return load_state(self.file) if self.file.exists() else None
+        except DamagedFileError as error:
+            say(set_aside_damaged(error, "it is made again"))
+            return None
 
     def give(self, values: dict[str, Any]) -> None:
         """Leave the trained weights for others, with plain values beside them."""

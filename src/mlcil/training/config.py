@@ -44,6 +44,11 @@ class RunSettings:
     )
     backbone: str = option("small_conv", "name of a timm model, or small_conv for small images", flag=True)
     weights: str | None = option(None, "pretrained weights: a file, a timm tag, pretrained, or none", flag=True)
+    allow_known_classes: bool = option(
+        False,
+        "accept weights that seem to have been trained on the classes of the data set, which leak every future class; "
+        "results and reports say so",
+    )
     freeze: str = option(
         "none",
         "how much of the backbone is frozen: none, a number of stages from the input, all, or all that comes before "
@@ -232,6 +237,35 @@ def _check_buffer(method: type[Method], buffer: str) -> None:
         raise UserError(f"method {method.name} needs a buffer, such as --buffer 20")
 
 
+DEEPEST = 20  # levels of a configuration; settings have three
+MOST_BYTES, MOST_VALUES = 200_000, 50_000  # of a configuration; YAML takes seconds to read more
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """YAML of bounded depth and size: with a few aliases it could stand for more values than any machine holds."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth, self._values, self._sizes = 0, 0, dict[yaml.Node, int]()
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next value."""
+        if self._depth > DEEPEST:
+            raise yaml.YAMLError(f"it is nested deeper than {DEEPEST} levels")
+        is_alias, before = self.check_event(yaml.AliasEvent), self._values
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None and not is_alias:
+            self._sizes[node] = self._values - before + 1
+        elif node not in self._sizes:
+            raise yaml.YAMLError("a value contains itself")
+        self._values = before + self._sizes[node]
+        if self._values > MOST_VALUES:
+            raise yaml.YAMLError(f"with its aliases it has more than {MOST_VALUES} values, which no settings need")
+        return node
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Read a YAML file of settings.
 
@@ -239,13 +273,16 @@ def read_config(path: Path) -> dict[str, Any]:
         UserError: the file is missing or is not a YAML mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        if path.stat().st_size > MOST_BYTES:
+            raise UserError(f"configuration {path} has more than {MOST_BYTES} bytes, which no settings need")
+        values = yaml.load(path.read_text(encoding="utf-8"), _BoundedLoader)  # noqa: S506 - it is a safe one
     except FileNotFoundError:
         raise UserError(f"configuration {path} does not exist") from None
     except OSError as error:
         raise UserError(f"cannot read configuration {path}: {error}") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: not text, or an impossible date
-        raise UserError(f"configuration {path} is not valid YAML: {str(error).splitlines()[0]}") from None
+    except (yaml.YAMLError, ValueError, RecursionError, ArithmeticError) as error:  # not text, an impossible date, ...
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"configuration {path} is not valid YAML: {reason}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise UserError(f"configuration {path} must map names to values")
     if not isinstance(values.get("options") or {}, dict):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.checksums import check_record, with_checksum
 from ..core.errors import UserError
 from ..core.files import read_json
 from ..core.words import counted
@@ -72,7 +73,8 @@ class DataRecord:
 
     def to_text(self) -> str:
         """As JSON, the inverse of `read_record`."""
-        return json.dumps({"train": self.train, "test": self.test, "sessions": self.sessions}) + "\n"
+        record = {"train": self.train, "test": self.test, "sessions": self.sessions}
+        return json.dumps(with_checksum(record)) + "\n"
 
     def arranged(self, data: DataSet, begun: int, run: Path) -> DataSet:
         """The data with its images in the order of the record, and those that are new after them.
@@ -132,6 +134,7 @@ def read_record(file: Path) -> DataRecord:
         UserError: it is missing or damaged.
     """
     record: Any = read_json(file)
+    check_record(file, record, "put back a copy of it, or choose another --out")
     try:
         train, test = (tuple(Row(*row) for row in record[part]) for part in ("train", "test"))
         return DataRecord(train, test, tuple(record["sessions"]))

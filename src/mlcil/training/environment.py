@@ -50,7 +50,7 @@ def _git_revision() -> str | None:
         return None
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - no shell
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ..core.checksums import DamagedFileError, set_aside, set_aside_damaged
 from ..core.errors import UserError
-from ..core.files import PARTIAL, read_json, write_json, write_text
+from ..core.files import PARTIAL, read_json, remove, write_json, write_text
 from ..core.locks import FileLock
 from ..evaluation.results import RunResult, write_results
-from ..evaluation.scores import ScoredImages, save_scores, scores_file
+from ..evaluation.scores import ScoredImages, load_scores, save_scores, scores_file
 from .config import RunConfig, read_config
 from .data_record import DataRecord, data_file, read_record
 from .environment import environment
-from .states import LEARNING, save_state
+from .states import LEARNING, load_state, save_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +44,8 @@ class RunFolder:
                              learning.safetensors with what only further learning needs, for the newest sessions,
                              scores.safetensors of the test images after it
 
-    A state does not repeat the tensors of an earlier one but names the session that holds them.
+    A state does not repeat the tensors of an earlier one but names the session that holds them. A damaged one is set
+    aside under a name that ends with .damaged.
 
     Arguments:
         path: the folder.
@@ -88,7 +90,7 @@ class RunFolder:
         # A run's config.yaml is written before all but its lock; a kill may leave it half written.
         half_written = f".config.yaml.*{PARTIAL}"
         names = {child.name for child in self.path.iterdir() if not child.match(half_written)}
-        return "config.yaml" not in names and bool(names - {".lock"})
+        return "config.yaml" not in names and not all(name.startswith(".lock") for name in names)
 
     def _check_config(self, config: RunConfig) -> None:
         stored = self.path / "config.yaml"
@@ -107,14 +109,41 @@ class RunFolder:
     def _tidy(self) -> None:
         """Remove what a kill left behind."""
         for orphan in (*self.path.glob(f".*{PARTIAL}"), *self.path.glob(f"session-*/.*{PARTIAL}")):
-            orphan.unlink(missing_ok=True)
+            remove(orphan)
         for number in range(1, self.finished_sessions() + 1):
-            self.progress_file(number).unlink(missing_ok=True)
+            remove(self.progress_file(number))
 
     def close(self) -> None:
         """Let another process write."""
         if self._lock is not None:
             self._lock.close()
+
+    def set_aside_damaged(self, say: Callable[[str], None]) -> None:
+        """Rename the newest states as long as they are damaged, so that the run goes on from the one before.
+
+        Arguments:
+            say: takes a line for each of them.
+
+        Raises:
+            UserError: a state cannot be read for another reason, or an older one is damaged that it takes tensors from.
+        """
+        lines: list[str] = []
+        self._once(lambda: lines.extend(self._set_aside()))
+        for line in lines:
+            say(line)
+
+    def _set_aside(self) -> Iterator[str]:
+        while True:
+            number = self.finished_sessions()
+            progress, state = self.progress_file(number + 1), self.state_file(number)
+            files = [progress, state, state.with_name(LEARNING)]
+            error = next((found for file in files if file.exists() and (found := _damage(file))), None)
+            if error is None:
+                return
+            if error.file == files[-1]:  # then the session cannot be learned on from
+                set_aside(state)
+            again = number + (error.file == progress)
+            yield set_aside_damaged(error, f"session {again} is learned again from its start")
 
     def state_file(self, session: int) -> Path:
         """Where the state after a finished session is."""
@@ -157,14 +186,18 @@ class RunFolder:
             with self.metrics.open("a") as file:
                 file.writelines(json.dumps(record) + "\n" for record in records)
         except OSError as error:
-            raise UserError(f"cannot write {self.metrics}: {error.strerror}") from error
+            raise UserError(
+                f"cannot write {self.metrics}: {error.strerror}; make room and repeat the command to continue"
+            ) from error
 
     def forget_metrics(self, session: int, epoch: int) -> None:
         """Drop the lines that will be written again when the run continues at this session and epoch."""
 
         def rewrite() -> None:
             if self.metrics.exists():
-                kept = [one for one in parse_lines(self.metrics) if (one["session"], one["epoch"]) < (session, epoch)]
+                # What was measured after an epoch comes after it: training may have ended there and measuring not.
+                places = ((one, (one["session"], one["epoch"] + ("mAP" in one))) for one in parse_lines(self.metrics))
+                kept = [one for one, place in places if place < (session, epoch)]
                 write_text(self.metrics, "".join(json.dumps(one) + "\n" for one in kept))
 
         self._once(rewrite)
@@ -192,7 +225,7 @@ class RunFolder:
             before = self.state_file(session - 1)
             save_state(self.state_file(session), *state, before if before.exists() else None)
             for number in range(1, session - WHOLE + 1):
-                self.state_file(number).with_name(LEARNING).unlink(missing_ok=True)
+                remove(self.state_file(number).with_name(LEARNING))
 
         self._once(write)
 
@@ -200,13 +233,38 @@ class RunFolder:
         """Keep the test scores after a session."""
         self._once(lambda: save_scores(scores_file(self.path, session), scored))
 
+    def lacks_scores(self, session: int, say: Callable[[str], None]) -> bool:
+        """Whether the scores after a session are missing; damaged ones are renamed, which is said in a line."""
+        file = scores_file(self.path, session)
+
+        def look() -> None:
+            try:
+                if file.exists():
+                    load_scores(file)
+            except DamagedFileError as error:
+                say(set_aside_damaged(error))
+
+        self._once(look)  # by all processes: they must agree
+        return not file.exists()
+
     def drop_progress(self, session: int) -> None:
         """Remove the state within a session, which is finished."""
-        self._once(lambda: self.progress_file(session).unlink(missing_ok=True))
+        self._once(lambda: remove(self.progress_file(session)))
 
     def write_results(self, result: RunResult) -> None:
         """Write results.json."""
         self._once(lambda: write_results(self.results, result))
+
+
+def _damage(file: Path) -> DamagedFileError | None:
+    """What is wrong with a state, if it is damaged itself; damage to another one that it needs is raised."""
+    try:
+        load_state(file)
+    except DamagedFileError as error:
+        if error.file == file:
+            return error
+        raise
+    return None
 
 
 def parse_lines(file: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -69,6 +70,7 @@ class Learner:
         feed: serves the training images.
         folder: keeps checkpoints and the log.
         data: a digest of the training images in their order.
+        name: what people call the training image in a row, for messages.
     """
 
     def __init__(
@@ -80,9 +82,10 @@ class Learner:
         folder: RunFolder,
         reporter: Reporter,
         data: str,
+        name: Callable[[int], str],
     ) -> None:
         self.method, self.settings, self.fabric, self.feed = method, settings, fabric, feed
-        self.folder, self.reporter, self.data = folder, reporter, data
+        self.folder, self.reporter, self.data, self.name = folder, reporter, data, name
         pool = partial(make_pool, settings.engine, settings.jobs, settings.threads or 1)
         self.infer = TrainingInference(method.tagger, fabric, feed, settings.batch_size, reporter.images, pool)
         is_writer = settings.tensorboard and fabric.global_rank == 0
@@ -125,7 +128,7 @@ class Learner:
         loop = SessionTraining(self.method, session.number, training, self.settings, self.fabric, self.feed, saved)
         base = self._shared_base(session, training, start)
         with nullcontext() if base is None else base.claim(self.reporter.say):
-            taken = base.take() if base is not None and start is None else None
+            taken = base.take(self.reporter.say) if base is not None and start is None else None
             if taken is not None:
                 self.reporter.say("session 1 is taken from another run that started alike")
                 self.folder.log(*taken["epochs"])
@@ -168,4 +171,4 @@ class Learner:
             self.folder.save(self.folder.progress_file(number), both, values)
 
         show = self.reporter.images("asking the old model about each view")
-        return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save, show)
+        return Hooks(lambda position, done: self.reporter.step(position.epoch, done), on_epoch, save, show, self.name)

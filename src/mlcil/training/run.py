@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.files import sha256_of
-from ..core.state import State, divided, prefixed
+from ..core.state import State, divided, part_of, prefixed
 from ..data.images import Level
 from ..data.protocol import Protocol, Session, is_back
 from ..data.review import review_protocol
@@ -25,7 +25,8 @@ from ..data.sources import Found
 from ..evaluation.calibration import DEFAULT_THRESHOLD, FEWEST_IMAGES, Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
 from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, session_from_dict
-from ..evaluation.scores import ScoredImages
+from ..evaluation.scores import ScoredImages, scores_file
+from ..methods.base import Method
 from .config import RunConfig
 from .folder import RunFolder
 from .inference import in_all, infer, on_first
@@ -80,10 +81,12 @@ class _Run:
         found: Found | None,
         change: Callable[[Protocol], Protocol],
     ) -> None:
-        settings = self.settings = config.settings
+        self.config, settings = config, config.settings
+        self.settings = settings
         self.folder, self.fabric = folder, fabric
         self.reporter = Reporter(console if fabric.global_rank == 0 else Console(quiet=True), [])
         say = self.reporter.say
+        folder.set_aside_damaged(say)
         whole, before = in_all(fabric, lambda: read_run_data(settings, folder, say, found))
         say(f"making the backbone {settings.backbone}, weights: {settings.weights or 'none'}")
         self.method, self.weight_file = prepare_method(config, len(whole.train.classes))
@@ -105,13 +108,15 @@ class _Run:
         backbone = self.method.tagger.backbone
         feed = make_feed(settings, self.data.train, backbone, fabric, settings.augment)
         self.test_feed = make_feed(settings, self.data.test, backbone, fabric)
-        self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter, self.record.train_digest)
+        digest, name = self.record.train_digest, self.data.whole.train.paths.__getitem__
+        self.learner = Learner(self.method, settings, fabric, feed, folder, self.reporter, digest, name)
         self.results: list[SessionResult] = []
         self.calibration = Calibration() if settings.validation else None
 
     def execute(self) -> RunResult:
         """Do what is left to do."""
         start = self._restore()
+        self._score_again()
         if len(self.results) < len(self.sessions):
             self.folder.log_environment(self._facts())
         try:
@@ -132,7 +137,7 @@ class _Run:
             self._log_pseudo_label_quality(session)
         learned = self.learner.learn(session, start, opening)
         self._calibrate(session)
-        scored, state = self._score(session), self.method.state()
+        scored, state = self._score(session, self.method), self.method.state()
         result = self._measure(learned, scored, state)
         self.results.append(result)
         cost = {"session_seconds": time.monotonic() - began, **_peak_memory(self.fabric.device)}
@@ -160,13 +165,28 @@ class _Run:
                 f"{FEWEST_IMAGES} (raise validation, or add images) they get their own"
             )
 
-    def _score(self, session: Session) -> ScoredImages:
+    def _score(self, session: Session, method: Method) -> ScoredImages:
         """Score the test images of the sessions so far."""
         rows = self.data.protocol.test_rows(session.stop)
-        tagger, size = self.method.tagger, self.settings.batch_size
+        tagger, size = method.tagger, self.settings.batch_size
         show = self.reporter.images("scoring test images")
-        scores = infer(self.method.predict, rows, tagger, self.fabric, self.test_feed, size, show)
+        scores = infer(method.predict, rows, tagger, self.fabric, self.test_feed, size, show)
         return ScoredImages(scores, self.data.protocol.data.test.labels[rows, : session.stop], rows, session.classes)
+
+    def _score_again(self) -> None:
+        """Compute scores that are missing or damaged from the state after their session; the state is not touched."""
+        for session in self.sessions[: len(self.results)]:
+            file = scores_file(self.folder.path, session.number)
+            if not self.folder.lacks_scores(session.number, self.reporter.say):
+                continue
+            self.reporter.say(f"computing {file} again")
+            with torch.random.fork_rng(devices=[]):  # initial weights are drawn before they are overwritten
+                blank = replace(self.config, settings=replace(self.settings, weights=None))
+                method, _ = prepare_method(blank, len(self.data.whole.train.classes))
+                tensors, values = load_session(self.folder.state_file(session.number))
+                method.load_state(State(part_of(tensors, "method."), values["method"]))
+            method.tagger.to(self.fabric.device)
+            self.folder.save_scores(session.number, self._score(session, method))
 
     def _measure(self, learned: Learned, scored: ScoredImages, state: State) -> SessionResult:
         size = sum(value.numel() * value.element_size() for value in state.tensors.values())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.errors import UserError
+from ..core.checksums import DamagedFileError, check_names, digest_of, sealed, unsealed
+from ..core.errors import UserError, reason_of
 from ..core.files import write_atomically
 
 if TYPE_CHECKING:
@@ -20,26 +22,30 @@ LEARNING = "learning.safetensors"  # beside a session's state: what only further
 def save_state(
     path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], before: Path | None = None
 ) -> None:
-    """Write tensors and JSON values into one safetensors file, atomically.
+    """Write tensors and JSON values into one safetensors file, atomically, each with a checksum.
 
     The file holds every tensor with its rows contiguous, and beside them the order of dimensions in memory where that
     was another one, such as channels last: the same numbers in another layout are rounded differently later on.
 
     Arguments:
-        before: a state in a neighbouring folder; tensors that it has to the bit are not written but taken from there.
+        before: a state in a neighbouring folder; tensors that it has to the bit are not written but taken from there,
+            unless it is damaged.
     """
     from safetensors.torch import save_file
 
-    elsewhere = {} if before is None else _unchanged(tensors, before)
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in elsewhere}
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    digests = {name: _digest(tensor) for name, tensor in plain.items()}
     orders = {name: order for name, tensor in tensors.items() if (order := memory_order(tensor)) != sorted(order)}
+    elsewhere = {} if before is None else _unchanged(digests, orders, before)
+    own = {name: tensor.clone() for name, tensor in plain.items() if name not in elsewhere}
+    orders = {name: order for name, order in orders.items() if name in own}
     # Under one name: a file with several has them in any order, and equal states would not have equal files.
-    metadata = {STATE: json.dumps({"values": values, "orders": orders, "elsewhere": elsewhere})}
+    found = {"values": values, "orders": orders, "elsewhere": elsewhere}
+    metadata = {STATE: sealed(path, found, digests)}
 
     def write(partial: Path) -> None:
         try:
-            save_file(plain, partial, metadata)
+            save_file(own, partial, metadata)
         except Exception as error:  # safetensors wraps the system's error in a type of its own
             if type(error).__name__ == "SafetensorError":
                 raise OSError(None, str(error)) from error
@@ -49,22 +55,14 @@ def save_state(
 
 
 def load_state(path: Path, with_tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The inverse of `save_state`; without the tensors it costs nothing.
+    """The inverse of `save_state`; without the tensors it costs nothing. What is read has its checksum.
 
     Raises:
-        UserError: the file, or one that it takes tensors from, is missing or damaged.
+        DamagedFileError: the file, or one that it takes tensors from, is damaged; its `file` says which.
+        UserError: one of them is missing or cannot be read.
     """
-    try:
-        tensors, values, elsewhere = _read(path, None if with_tensors else ())
-    except Exception as error:
-        raise UserError(f"cannot read checkpoint {path}: {error}; delete it to go on from the one before") from error
-    for folder in sorted(set(elsewhere.values())) if with_tensors else ():
-        source = path.parent.parent / folder / path.name
-        try:
-            tensors |= _read(source, [name for name, place in elsewhere.items() if place == folder])[0]
-        except Exception as error:
-            raise UserError(f"cannot read checkpoint {path}: it takes tensors from {source}: {error}") from error
-    return tensors, values
+    tensors, header = _load(path, with_tensors)
+    return tensors, header.values
 
 
 def load_session(path: Path, needed: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -86,36 +84,101 @@ def load_session(path: Path, needed: Sequence[str] = ()) -> tuple[dict[str, Tens
     return tensors, values
 
 
-def _read(path: Path, names: Sequence[str] | None) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, str]]:
-    """Some tensors of a file or all that it holds, its values, and the names of folders that hold its other tensors."""
+class _Header(NamedTuple):
+    """What a file says beside its tensors.
+
+    Attributes:
+        orders: of tensors whose dimensions have another order in memory.
+        elsewhere: the folder that holds a tensor which is not in the file itself.
+        digests: of all tensors, also of those elsewhere; None in a file of an earlier version.
+    """
+
+    values: dict[str, Any]
+    orders: dict[str, list[int]]
+    elsewhere: dict[str, str]
+    digests: dict[str, str] | None
+
+
+def _load(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], _Header]:
+    with _explained(path, path):
+        tensors, header = _read(path, None if with_tensors else ())
+    for folder in sorted(set(header.elsewhere.values())) if with_tensors else ():
+        source = path.parent.parent / folder / path.name
+        names = [name for name, place in header.elsewhere.items() if place == folder]
+        with _explained(path, source):
+            tensors |= _read(source, names, header.digests)[0]
+    return tensors, header
+
+
+@contextmanager
+def _explained(path: Path, source: Path) -> Iterator[None]:
+    """Turn whatever goes wrong with a file, or with one that it takes tensors from, into one line."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except OSError as error:  # it may be sound
+        taken = "" if source == path else f"it takes tensors from {source}: "
+        raise UserError(f"cannot read checkpoint {path}: {taken}{error.strerror or reason_of(error)}") from error
+    except Exception as error:  # safetensors has its own exceptions, and damage can show anywhere
+        why = "" if source == path else f"{path} takes tensors from it: "
+        advice = f"{why}put back a copy of it, or rename it and repeat the command to learn again what it held"
+        raise DamagedFileError(source, reason_of(error), advice) from error
+
+
+def _read(
+    path: Path, names: Sequence[str] | None, expected: Mapping[str, str] | None = None
+) -> tuple[dict[str, Tensor], _Header]:
+    """Some tensors of a file or all that it holds, which also have the digests that are expected, and its header."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        stored = file.metadata()
-        # Files of version 0.1 have several names.
-        found = json.loads(stored[STATE]) if STATE in stored else {key: json.loads(one) for key, one in stored.items()}
-        names = list(file.keys()) if names is None else names
-        tensors = {name: _in_order(file.get_tensor(name), found["orders"].get(name)) for name in names}
-        return tensors, found["values"], found.get("elsewhere", {})
+        header, own = _header(path, file.metadata()), list(file.keys())
+        if header.digests is not None:
+            check_names([*own, *header.elsewhere], header.digests)
+        found = {name: file.get_tensor(name) for name in (own if names is None else names)}
+    stated = [one for one in (header.digests, expected) if one is not None]
+    for name, tensor in found.items() if stated else ():
+        digest = _digest(tensor)
+        if any(one[name] != digest for one in stated):
+            raise ValueError(f"tensor {name} does not have its checksum")
+    return {name: _in_order(tensor, header.orders.get(name)) for name, tensor in found.items()}, header
 
 
-def _unchanged(tensors: Mapping[str, Tensor], before: Path) -> dict[str, str]:
-    """The tensors that an earlier state has to the bit and in the same layout, each with the folder of its file."""
-    elsewhere = _read(before, ())[2]
-    old = load_state(before)[0]
+def _header(path: Path, stored: Mapping[str, str] | None) -> _Header:
+    if not stored:
+        raise ValueError("it does not say what its tensors are")
+    if STATE not in stored:  # files of version 0.1 have several names
+        found, digests = {key: json.loads(one) for key, one in stored.items()}, None
+    else:
+        found, digests = unsealed(path, stored[STATE])
+    return _Header(found["values"], found["orders"], found.get("elsewhere", {}), digests)
+
+
+def _unchanged(digests: Mapping[str, str], orders: Mapping[str, list[int]], before: Path) -> dict[str, str]:
+    """The tensors that an earlier state has to the bit and in the same layout, each with the folder of its file.
+
+    None if that state cannot be read: what is in memory now must not depend on a damaged file.
+    """
+    try:
+        tensors, header = _load(before, True)
+    except UserError:
+        return {}
+    old = header.digests or {name: _digest(tensor.contiguous()) for name, tensor in tensors.items()}
     return {
-        name: elsewhere.get(name, before.parent.name)
-        for name, tensor in tensors.items()
-        if name in old and _is_same(tensor.detach().cpu(), old[name])
+        name: header.elsewhere.get(name, before.parent.name)
+        for name, digest in digests.items()
+        if old.get(name) == digest and memory_order(tensors[name]) == orders.get(name, [*range(tensors[name].ndim)])
     }
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same to the bit, which tells 0 from -0, and in the same order in memory."""
-    if (one.dtype, one.shape, memory_order(one)) != (other.dtype, other.shape, memory_order(other)):
-        return False
-    first, second = (value.contiguous().numpy().tobytes() for value in (one, other))
-    return first == second
+def _digest(tensor: Tensor) -> str:
+    """Of the type, the shape and the bytes of a contiguous tensor; it tells 0 from -0."""
+    from torch import uint8
+
+    flat = tensor.flatten()  # NumPy does not know every kind of number
+    data = flat.view(uint8).numpy().data if flat.numel() else b""
+    return digest_of(data, str(tensor.dtype), tuple(tensor.shape))
 
 
 def memory_order(tensor: Tensor) -> list[int]:
