@@ -61,6 +61,7 @@ def test_a_method_holds_to_its_promises(name: str, tmp_path: Path) -> None:
     checks.check_resume(trial)
     checks.check_hidden_labels(trial)
     if name in all_methods():
+        checks.check_hidden_labels_after_a_base(trial)
         checks.check_negatives(trial)
 
 

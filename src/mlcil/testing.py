@@ -46,6 +46,7 @@ TINY: dict[str, Any] = {
     **{"epochs": 2, "batch_size": 8, "base_lr": 1e-3, "lr": 1e-3},
     **{"threads": 1, "accelerator": "cpu", "checkpoint_seconds": 0.0},  # a checkpoint after every step
 }
+LARGE_BASE = "0,1,2|3"
 STEPS_BETWEEN_CRASHES = 4  # so that crashes hit the start, the middle and the end of epochs
 
 
@@ -65,6 +66,7 @@ def check_method(method: type[Method], **values: Any) -> None:
         check_growth(trial)
         check_resume(trial)
         check_hidden_labels(trial)
+        check_hidden_labels_after_a_base(trial)
         check_negatives(trial)
         check_plain(trial)
         check_base(trial)
@@ -217,6 +219,19 @@ def check_hidden_labels(trial: _Trial) -> None:
     trial.expect(_same_outcome(out, trial.whole()), "it reads no label that a session may not see")
 
 
+def check_hidden_labels_after_a_base(trial: _Trial) -> None:
+    """The same where the first session is larger than the others, and without a buffer if the method can do without."""
+    changes: dict[str, Any] = {"protocol": LARGE_BASE, "epochs": 1}
+    if trial.method.buffer_use == "optional":
+        changes["buffer"] = "0"
+    plain, noisy = trial.folder / "large base", trial.folder / "poisoned large base"
+    run(trial.config(**changes), plain)
+    run(trial.config(**changes), noisy, _change=poisoned)
+    trial.expect(
+        _same_outcome(noisy, plain), "after a large first session, it reads no label that a session may not see"
+    )
+
+
 def check_negatives(trial: _Trial) -> None:
     """Images that show no class of a session are trained on where they count, and hide what they should."""
     plain, noisy = trial.folder / "negatives", trial.folder / "poisoned negatives"
@@ -269,7 +284,9 @@ def check_processes(cases: Sequence[tuple[type[Method], Mapping[str, Any]]]) -> 
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         command += ["-m", __name__, str(folder)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # noqa: S603 - ourselves, and no shell
+            command, env=environment, capture_output=True, text=True, check=False
+        )
         for number, (method, _) in enumerate(cases):
             results = folder / str(number) / "results.json"
             if done.returncode or not (results.exists() and json.loads(results.read_text())["finished"]):

@@ -171,3 +171,12 @@ def test_counts_of_the_real_slice(real_slice):
         sessions = protocol.sessions()
         assert [len(session.indices) for session in sessions] == train
         assert [len(protocol.test_rows(session.stop)) for session in sessions] == test
+
+
+def test_an_infinite_number_is_named(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    text = '{"categories": [{"id": Infinity, "name": "a"}], "images": [], "annotations": []}'
+    for part in ("train", "val"):
+        (tmp_path / "annotations" / f"instances_{part}2014.json").write_text(text)
+    with pytest.raises(UserError, match="is not a COCO annotation file: bad or missing entry"):
+        read_coco(tmp_path)

@@ -175,3 +175,9 @@ def test_decode_names_the_file_and_the_reason(tmp_path, broken_files):
         assert str(caught.value) == f"cannot read image {path}: {reason}"
         assert isinstance(caught.value, UserError)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_program_that_is_called_a_photo_is_not_run(tmp_path):
+    Image.new("RGB", (8, 8)).save(file := tmp_path / "a.jpg", "EPS")
+    with pytest.raises(BadImage, match=r"a.jpg: not an image but a program \(EPS\)"):
+        decode(str(file), 8)

@@ -186,3 +186,10 @@ def test_every_option_is_a_parameter_of_its_reader(source):
     assert parameters == set(source.options)
     assert source.usage.partition(":")[0] == source.name
     assert source.summary
+
+
+@pytest.mark.parametrize("kind", ["table", "folder", "coco", "voc"])
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", f"{'x' * 5000}*.csv"])
+def test_a_name_that_no_file_can_have_is_one_line(kind, name):
+    with pytest.raises(UserError):
+        read(f"{kind}:{name}")

@@ -193,3 +193,18 @@ def test_files_that_are_not_tables(tmp_path):
     with pytest.raises(UserError, match=r"must end in .csv, .tsv, .txt, .xlsx, .parquet or .jsonl"):
         sheet(tmp_path, "x", "t.jpg")
     assert not is_table(tmp_path / "t.jpg")
+
+
+def test_a_stray_cell_far_away_takes_no_memory(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["path", "labels", "note"])
+    book.active.append(["a.jpg", "cat"])
+    book.active.cell(200_000, 16_384, " ")  # padding all rows to it would take 26 GB
+    book.save(tmp_path / "t.xlsx")
+    assert columns(read_sheet(tmp_path / "t.xlsx", KNOWN)) == {"path": ["a.jpg"], "labels": ["cat"], "note": [""]}
+
+
+def test_names_that_look_like_formulas_come_back_from_csv(tmp_path):
+    found = sheet(tmp_path, "path,labels\n'-1.jpg,\"'=HYPERLINK(1)\"\n''=a.jpg,'tis\n")
+    assert columns(found) == {"path": ["-1.jpg", "'=a.jpg"], "labels": ["=HYPERLINK(1)", "'tis"]}

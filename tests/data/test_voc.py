@@ -103,3 +103,11 @@ def test_counts_of_the_real_lists(real_lists):
 def test_difficult_labels_of_the_real_lists(real_lists):
     data = read_voc(real_lists, difficult="unknown")
     assert [(part.labels == -1).sum() for part in data[:2]] == [607, 619]
+
+
+def test_a_list_that_is_not_text_is_named(tmp_path):
+    lists = tmp_path / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    (lists / "dog_trainval.txt").write_bytes(b"a\xe4 2\n")
+    with pytest.raises(UserError, match="dog_trainval.txt, line 1"):
+        read_voc(tmp_path)

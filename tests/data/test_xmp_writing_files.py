@@ -132,7 +132,7 @@ def test_a_read_only_folder(photo, tmp_path, monkeypatch):
 
     write_tags(photo, ["cat"])
     content = (tmp_path / "photo.jpg.xmp").read_bytes()
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(UserError, match=r"^cannot write .*photo.jpg.xmp: Read-only file system"):
         write_tags(photo, ["dog"])

@@ -1,7 +1,9 @@
 """The pages say what the code does: their tables are generated, their links lead somewhere, their commands run."""
 
+import platform
 import re
 import shlex
+import sys
 from pathlib import Path
 from runpy import run_path
 
@@ -35,6 +37,15 @@ def test_the_generated_tables_are_up_to_date():
         "ft",
         "joint",
     }  # without own options
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine(), sys.version_info[:2]) != ("linux", "x86_64", (3, 11)),
+    reason="packages depend on the system, and the page is about this one",
+)
+def test_the_page_of_licences_is_up_to_date():
+    script = run_path(str(ROOT / "docs" / "licences.py"))
+    assert script["page"]() == script["PAGE"].read_text(), "run `make docs`"
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -66,6 +66,7 @@ def change_result(folder: Path, last: dict[str, Any] | None = None, **changes: A
     file = folder / "results.json"
     record = json.loads(file.read_text()) | changes
     record["sessions"][-1:] = [one | (last or {}) for one in record["sessions"][-1:]]
+    del record["checksum"]
     file.write_text(json.dumps(record))
 
 

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import yaml
 
@@ -254,3 +256,36 @@ def test_the_command_of_a_grid_is_kept(tmp_path):
     made_run(tmp_path / "grid", "a")
     write_json(tmp_path / "grid" / "grid.json", {"command": "mlcil grid x.yaml", "runs": []})
     assert collect([tmp_path]).commands == ["mlcil grid x.yaml"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"launches": [[]]}',
+        '{"launches": [{"command": []}]}',
+        '{"launches": [{}]}',
+        '{"launches": [{"command": ["a"], "device": []}]}',
+    ],
+)
+def test_launches_of_another_kind_are_named(tmp_path, text):
+    folder = made_run(tmp_path, "run")
+    (folder / "environment.json").write_text(text)
+    with pytest.raises(UserError, match="environment.json does not list the launches of a run"):
+        collect([folder])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"session": "1", "epoch": 1},
+        {"session": 1, "epoch": 1, "losses": {"a": "b"}, "images": 1, "seconds": 1},
+        {"session": 1, "epoch": 1, "mAP": 1.0, "session_seconds": None},
+        {"session": 1, "epoch": 1, "pseudo_labels": []},
+    ],
+)
+def test_metrics_of_another_kind_are_named(tmp_path, line):
+    folder = made_run(tmp_path, "run")
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(UserError, match="metrics.jsonl has a line that is not about an epoch or a session"):
+        collect([folder])

@@ -196,7 +196,9 @@ def test_a_run_that_is_left_out_is_noted(tmp_path):
 def test_a_run_without_scores_is_named(tmp_path):
     first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b", "krt")
     scores_file(second, 2).unlink()
-    with pytest.raises(UserError, match=r"b/session-02/scores\.safetensors does not exist$"):
+    with pytest.raises(
+        UserError, match=r"b/session-02/scores\.safetensors does not exist; repeat the command of the run"
+    ):
         compared(first, second)
 
 

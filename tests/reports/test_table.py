@@ -66,12 +66,12 @@ def test_columns_without_any_value_can_be_left_out():
 
 
 def test_markdown_has_title_note_and_escaped_cells():
-    assert to_markdown(HOSTILE).splitlines()[3:] == [
+    assert to_markdown(HOSTILE).splitlines()[2:] == [
         "A note.",
         "",
         "| [name] | value |",
         "| --- | ---: |",
-        r"| a_b & 5% of $6 #1 {x} ~ ^ \\end <t> \| … | 82.1 ± 0.4 |",
+        r"| a_b & 5% of $6 #1 {x} ~ ^ \\end &lt;t> \| … | 82.1 ± 0.4 |",
         "| * star | - |",
     ]
 
@@ -138,3 +138,8 @@ def test_long_lists_are_shortened():
     assert shorten(["ant", "bee"]) == "ant, bee"
     assert shorten([f"class {i}" for i in range(40)]) == "class 0, class 1 +38"
     assert len(shorten(["x" * 90, "y"])) < 40
+
+
+def test_no_cell_of_the_csv_is_a_formula():
+    table = Table("k", "t", "", ["@name", "value"], [Row(["=1+1", -1.5]), Row(["-", None])])
+    assert to_csv(table) == "'@name,value\n'=1+1,-1.5\n'-,\n"

@@ -9,7 +9,7 @@ from mlcil.evaluation import metrics
 from mlcil.evaluation.results import load_results
 from mlcil.reports import tables
 from mlcil.reports.collect import collect
-from mlcil.reports.table import Spread, cell_text
+from mlcil.reports.table import KNOWN, KNOWN_NOTE, Spread, cell_text, to_terminal
 
 from .made import EPOCHS, IMAGES, NAMES, SECONDS, change_result, launch, made_run
 
@@ -254,3 +254,26 @@ def test_runs_of_the_same_environment_share_a_row_and_a_continued_run_may_stand_
     both = "krt (weights None) seed 0, krt (weights 01234567) seed 1"
     assert first == [*common, "0123456789ab", "-", "cpu", "2", both]
     assert second == [*common, "ffffffffffff-dirty", "0123456789ab", "cuda:0", "1", "krt (weights 01234567) seed 1"]
+
+
+def test_runs_whose_weights_may_know_the_classes_are_marked_with_a_footnote(tmp_path):
+    made_run(tmp_path, "plain", "krt", 0)
+    made_run(tmp_path, "leaky", "krt", 0, allow_known_classes=True)
+    found = collect([tmp_path / "plain", tmp_path / "leaky"])
+    for table in (tables.summary(found), tables.sessions(found, SETTING), tables.cost(found)):
+        assert [KNOWN in name for name in column(table, "method")] == [False, True]
+        assert table.note.endswith(KNOWN_NOTE)
+    assert [KNOWN in one for one in tables.per_class(found, SETTING).headings].count(True) == 1
+    alone = tables.session_table(load_results(tmp_path / "leaky"))
+    assert alone.title.startswith(f"krt{KNOWN}, ")
+    assert to_terminal(alone).caption.plain == KNOWN_NOTE
+    assert KNOWN_NOTE not in tables.summary(collect([tmp_path / "plain"])).note
+
+
+def test_results_of_a_run_before_weights_were_looked_into_can_be_read(tmp_path):
+    folder = made_run(tmp_path, "old", "krt", 0)
+    record = json.loads((folder / "results.json").read_text())
+    assert record.pop("allow_known_classes") is False
+    del record["checksum"]
+    write_json(folder / "results.json", record)
+    assert load_results(folder).allow_known_classes is False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import UserError, unknown_name
+from .errors import UserError, shown, unknown_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -184,7 +184,7 @@ def _convert(name: str, value: object, wanted: type) -> object:
             number = math.nan
         if math.isfinite(number):
             return number
-    raise UserError(f"{name}: got {value!r}, expected {_TYPES[wanted]}")
+    raise UserError(f"{name}: got {shown(value)}, expected {_TYPES[wanted]}")
 
 
 def _check_range(name: str, value: Any, about: About) -> None:
@@ -194,4 +194,4 @@ def _check_range(name: str, value: Any, about: About) -> None:
         or (about.high is not None and not value <= about.high)
     )
     if outside:
-        raise UserError(f"{name}: got {value!r}, expected {about.allowed()}")
+        raise UserError(f"{name}: got {shown(value)}, expected {about.allowed()}")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError, reason_of
+from .errors import UserError, one_line, reason_of
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # one letter is a drive of Windows
 _MERGED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # what a Path makes of it
@@ -28,7 +28,7 @@ class RemoteError(UserError):
         self.url, self.reason = url, reason
 
     def __str__(self) -> str:
-        return f"cannot read {self.url}: {self.reason}"
+        return one_line(f"cannot read {self.url}: {self.reason}")
 
 
 def is_url(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def read_coco(
         UserError: a folder or file is missing, or a file is not a COCO annotation file.
     """
     for folder in (root, images or root):
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise UserError(f"COCO folder {folder} does not exist or is not a folder")
     if year is not None and year not in YEARS:
         raise unknown_name("COCO year", year, YEARS)
@@ -61,7 +62,7 @@ def _annotation_file(root: Path, given: str | None, part: str, year: str | None)
         years = YEARS if year is None else (year,)
         candidates = [root / "annotations" / f"instances_{part}{one}.json" for one in years]
     for candidate in candidates:
-        if candidate.is_file():
+        if os.path.isfile(candidate):
             return candidate
     tried = " or ".join(str(candidate) for candidate in dict.fromkeys(candidates))
     raise UserError(f"no COCO annotation file {tried}; give train= and test= to name others")
@@ -77,7 +78,7 @@ def _read_part(file: Path, base: Path, split: str) -> LabelledImages:
             for entry in content["annotations"]
             if not entry.get("iscrowd", 0)
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(f"{file} is not a COCO annotation file: bad or missing entry {error}") from None
     if not files or not names:
         raise UserError(f"{file} has no {'categories' if files else 'images'}, expected at least one")
@@ -105,9 +106,9 @@ def _without_geometry(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _image_folder(base: Path, file: Path, first: str) -> Path:
     own = base / file.stem.removeprefix("instances_")
-    if own.is_dir():
+    if os.path.isdir(own):
         return own
     # One look is enough to tell a folder of images from a folder that is not there.
-    if not (base / first).is_file():
+    if not os.path.isfile(base / first):
         raise UserError(f"no image folder for {file.name}: {own} does not exist and {base} has no {first}")
     return base

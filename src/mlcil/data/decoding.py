@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
-from ..core.errors import UserError
+from ..core.errors import UserError, one_line
 from ..core.remote import RemoteError, is_url, read_bytes
 from .colours import to_rgb
 from .truncation import is_cut_short
@@ -24,6 +24,8 @@ from .truncation import is_cut_short
 ROOM = 2  # a JPEG may be decoded to a fraction of its size that is at least this many times the wanted one
 MEGAPIXELS = 50.0  # the largest image that is decoded
 HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs")  # brands of what Pillow cannot read
+
+PROGRAMS = ("EPS",)  # what Pillow has another program run to get an image
 
 TURNS = {  # EXIF orientation -> what makes the stored image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -46,7 +48,7 @@ class BadImage(UserError):  # noqa: N818 - a noun, as it is also returned and co
         self.path, self.reason = path, reason
 
     def __str__(self) -> str:
-        return f"cannot read image {self.path}: {self.reason}"
+        return one_line(f"cannot read image {self.path}: {self.reason}")
 
 
 class TooLarge(BadImage):
@@ -212,6 +214,8 @@ def _open(path: str, content: bytes, formats: Formats) -> Image.Image:
     try:
         # Pillow has no HEIF, and fails where it is asked for a format that it does not have.
         image = Image.open(io.BytesIO(content), formats=formats and tuple(one for one in formats if one != "HEIF"))
+        if image.format in PROGRAMS:
+            raise UnknownFormat(path, f"not an image but a program ({image.format})")
         if image.format == "PNG":
             _scale_colour_key(image, depth=content[24])
         return image

@@ -62,7 +62,7 @@ def read_folder(
     """
     if labels not in LABELS:
         raise unknown_name("value for option labels of folder", labels, LABELS)
-    is_pattern = not root.exists() and bool(WILDCARDS & set(str(root)))
+    is_pattern = not os.path.exists(root) and bool(WILDCARDS & set(str(root)))
     photos = find_photos(root, is_pattern)
     base = _fixed_part(root) if is_pattern else root
     tables = [] if is_pattern else metadata_files(root)
@@ -95,7 +95,7 @@ def find_photos(root: Path, is_pattern: bool) -> list[Path]:
     if is_pattern:
         names = glob.iglob(_in_any_case(str(root)), recursive=True)
         found = {Path(name) for name in names if _is_photo(os.path.basename(name)) and os.path.isfile(name)}
-    elif root.is_dir():
+    elif os.path.isdir(root):
         found = set(_photos_below(root))
     else:
         raise UserError(f"folder {root} does not exist or is not a folder")

@@ -204,7 +204,7 @@ def parse_protocol(text: str, classes: int) -> list[int]:
     """
     if text.strip().lower() == "joint":
         return [classes]
-    match = re.fullmatch(r"B(\d+)-C(\d+)", text.strip(), re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(r"B(\d{1,9})-C(\d{1,9})", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise UserError(f"malformed protocol {text!r}, expected {FORMS}")
     base, step = int(match[1]), int(match[2])
@@ -232,7 +232,7 @@ def class_order(classes: Sequence[str], order: str | None = None) -> list[str]:
 
 def _shuffled(classes: Sequence[str], order: str) -> list[str]:
     seed = order.removeprefix("shuffle:")
-    if not (seed.isascii() and seed.isdigit()):
+    if not (seed.isascii() and seed.isdigit() and len(seed) < 20):
         raise UserError(f"got class order {order!r}, expected shuffle:SEED with a whole number such as shuffle:1")
     names = sorted(classes)
     return [names[place] for place in np.random.default_rng(int(seed)).permutation(len(names))]

@@ -129,6 +129,8 @@ SOURCES = {
 def _path(text: str) -> Path:
     if is_url(text):
         raise UserError(f"{text} is a URL, but only the photos of a table may have one; expected a local path")
+    if "\0" in text:
+        raise UserError(f"got {text!r} as a path, which has a zero byte")
     return Path(os.path.expanduser(text))  # leaves the ~ of an unknown user alone
 
 

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.csv_cells import unguarded
 from ..core.errors import UserError
 from .images import Finding, Level
 from .text_files import read_text
@@ -93,7 +95,7 @@ def read_sheet(file: Path, known: Collection[str]) -> Sheet:
     if reader is None:
         hint = "save it as .xlsx or .csv" if file.suffix.lower() in _OTHERS else f"it must end in {_or(READERS)}"
         raise UserError(f"cannot read {file} as a table: {hint}")
-    if not file.is_file():
+    if not os.path.isfile(file):  # unlike a Path's own, no error for a name that is too long
         raise UserError(f"table {file} does not exist or is not a file")
     sheet = reader(file, known)
     if not sheet.numbers:
@@ -115,7 +117,7 @@ def _read_csv(file: Path, known: Collection[str]) -> Sheet:
     reader = csv.reader(stream, delimiter=separator, skipinitialspace=True, strict=True)
     records: list[list[str]] = []
     try:
-        records.extend(reader)
+        records.extend(([unguarded(cell) for cell in row] for row in reader) if "'" in text else reader)
     except csv.Error as error:
         place = f"{file}, row {len(records) + 1}"
         raise UserError(f"{place}: a quote is not closed, or text follows a closing quote ({error})") from None
@@ -161,12 +163,17 @@ def _read_excel(file: Path, known: Collection[str]) -> Sheet:
         raise UserError(f"{file} is not an Excel workbook, or needs a password: {what}") from None
     note = f"{file} has {count} sheets; only {read!r}, the first that is not empty, was read"
     findings = (Finding(Level.NOTE, note),) if count > 1 else ()
-    width = max(map(len, records), default=0)
-    return _make_sheet(file, [row + [None] * (width - len(row)) for row in records], "", findings)
+    return _make_sheet(file, records, "", findings, is_ragged=True)
 
 
-def _make_sheet(file: Path, records: list[list[Any]], hint: str, findings: tuple[Finding, ...]) -> Sheet:
-    """A sheet of records, the first of which that is not empty is the header."""
+def _make_sheet(
+    file: Path, records: list[list[Any]], hint: str, findings: tuple[Finding, ...], is_ragged: bool = False
+) -> Sheet:
+    """A sheet of records, the first of which that is not empty is the header.
+
+    Arguments:
+        is_ragged: whether a record may be shorter than the header because its last cells are empty.
+    """
     filled = [(number, record) for number, record in enumerate(records, start=1) if _is_filled(record)]
     if not filled:
         return Sheet(file, {}, [])
@@ -174,6 +181,7 @@ def _make_sheet(file: Path, records: list[list[Any]], hint: str, findings: tuple
     rows: list[list[Any]] = []
     for number, record in filled[1:]:
         row = record if len(record) == len(header) else _trimmed(record, least=len(header))
+        row = row + [None] * (len(header) - len(row)) if is_ragged else row
         if len(row) != len(header):
             raise UserError(f"{file}, row {number}: got {len(row)} cells, expected {len(header)}{hint}")
         rows.append(row)

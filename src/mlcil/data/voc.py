@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ..core.errors import UserError, unknown_name
 from .images import ABSENT, PRESENT, UNKNOWN, DataSet, LabelledImages
+from .text_files import read_text
 
 DIFFICULT = {"absent": ABSENT, "unknown": UNKNOWN}
 
@@ -38,11 +40,11 @@ def read_voc(root: Path, year: str = "2007", difficult: str = "absent") -> DataS
 
 
 def _find(root: Path, year: str) -> Path:
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UserError(f"VOC folder {root} does not exist or is not a folder")
     name = f"VOC{year}"
     for folder in (root, root / name, root / "VOCdevkit" / name):
-        if _lists(folder).is_dir():
+        if os.path.isdir(_lists(folder)):
             return folder
     raise UserError(f"no ImageSets/Main in {root}, {root / name} or {root / 'VOCdevkit' / name}")
 
@@ -67,9 +69,9 @@ def _read_list(file: Path, difficult: int) -> dict[str, int]:
     """The label of one class for every image id of a list such as `dog_test.txt`."""
     values = {"1": PRESENT, "0": difficult, "-1": ABSENT}
     labels: dict[str, int] = {}
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UserError(f"{file} does not exist")
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
+    for number, line in enumerate(read_text(file)[0].splitlines(), start=1):
         words = line.split()
         if not words:
             continue

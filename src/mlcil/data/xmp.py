@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ..core.errors import one_line
+
 NAMESPACES = {
     "rdf": "http://www.w3.org/1999/02/22-rdf-syntax-ns#",
     "dc": "http://purl.org/dc/elements/1.1/",
@@ -25,6 +27,9 @@ def qualified(name: str) -> str:
 
 class BadSidecar(Exception):  # noqa: N818 - a noun, as it is also collected
     """A sidecar that cannot be read; its text says why without naming the file."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 def find_sidecars(photos: Sequence[Path]) -> dict[Path, list[Path]]:
@@ -82,7 +87,7 @@ def load_sidecar(file: Path) -> tuple[bytes, ElementTree.Element]:
     if b"<!DOCTYPE" in plain or b"<!ENTITY" in plain:
         raise BadSidecar("it declares a document type, which no sidecar needs")  # could expand without end
     try:
-        return content, ElementTree.fromstring(content)
+        return content, ElementTree.fromstring(content)  # noqa: S314 - without entities, see above
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # also unknown encodings
         raise BadSidecar(f"not XML ({error})") from None
 

@@ -43,7 +43,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """Read "20" (per class) or "total:1000"."""
-        match = re.fullmatch(r"(total:)?(\d+)", text, re.ASCII)
+        match = re.fullmatch(r"(total:)?(\d{1,15})", text, re.ASCII)
         if match is None:
             raise UserError(f"buffer: got {text!r}, expected a number per class such as 20, or total:1000")
         return cls(total=int(match[2])) if match[1] else cls(per_class=int(match[2]))

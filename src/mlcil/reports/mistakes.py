@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..core.csv_cells import guarded
 from ..core.files import write_folder, write_json, write_text
 from ..core.words import counted, listed
 from ..data.decoding import BadImage, decode_to_fit, made_to_fit
@@ -102,8 +103,14 @@ def labels_csv(evaluation: Evaluation) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(LabelResult._fields)
     for result in evaluation.results:
-        writer.writerow(["" if one is None else f"{one:.6g}" if isinstance(one, float) else one for one in result])
+        writer.writerow(map(_csv_text, result))
     return stream.getvalue()
+
+
+def _csv_text(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return guarded(value)
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def remarks(evaluation: Evaluation) -> Iterator[str]:

@@ -16,13 +16,20 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
+from ..core.csv_cells import guarded
+
 K = TypeVar("K", bound=Hashable)
 NOTHING = "-"
+KNOWN = "†"  # marks runs whose weights may know the classes
+KNOWN_NOTE = (
+    "† The pretrained weights were accepted although they seem to have been trained on the classes of the data set "
+    "(allow_known_classes): these numbers say nothing about learning new classes."
+)
 # A bracket or a star at the start of a row would be taken for an argument of the row break before it.
 _LATEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {sign: f"{{{sign}}}" for sign in "[]*"}
 _LATEX |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 _LATEX |= {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"}
-_LATEX |= {"±": "$\\pm$", "…": "\\ldots{}"}
+_LATEX |= {"±": "$\\pm$", "…": "\\ldots{}", "†": "\\textdagger{}"}
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,9 @@ def sort_key(cell: Cell) -> str:
 
 
 def to_terminal(table: Table) -> TerminalTable:
-    """The table under its title, without its note."""
+    """The table under its title, without its note, except for what a mark means."""
     shown = TerminalTable(title=Text(table.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown.caption, shown.caption_justify = (Text(KNOWN_NOTE) if KNOWN_NOTE in table.note else None), "left"
     for column, heading in enumerate(table.headings):
         shown.add_column(Text(heading), justify="left" if table.is_text(column) else "right")
     for row in table.rows:
@@ -124,7 +132,7 @@ def to_markdown(table: Table) -> str:
     lines = [table.headings, rule, *([cell_text(cell) for cell in row.cells] for row in table.rows)]
     body = "".join("| " + " | ".join(map(_escape_markdown, line)) + " |\n" for line in lines)
     note = f"{table.note}\n\n" if table.note else ""
-    return f"## {table.title}\n\n{note}{body}"
+    return f"## {_one_line(table.title)}\n\n{note}{body}"
 
 
 def to_latex(table: Table) -> str:
@@ -147,21 +155,21 @@ def to_csv(table: Table) -> str:
 
 def _csv_columns(heading: str, cells: Sequence[Cell]) -> list[list[str]]:
     """The texts of a column and its heading, and of a second column if the cells have deviations."""
-    columns = [[heading, *(_csv_text(cell.mean if isinstance(cell, Spread) else cell) for cell in cells)]]
+    columns = [[guarded(heading), *(_csv_text(cell.mean if isinstance(cell, Spread) else cell) for cell in cells)]]
     if any(isinstance(cell, Spread) for cell in cells):
         deviations = [cell.deviation if isinstance(cell, Spread) else None for cell in cells]
-        columns.append([f"{heading} deviation", *map(_csv_text, deviations)])
+        columns.append([guarded(f"{heading} deviation"), *map(_csv_text, deviations)])
     return columns
 
 
 def _csv_text(value: str | float | None) -> str:
     if isinstance(value, float):
         return repr(round(value, 4) + 0.0)
-    return "" if value is None else str(value)
+    return guarded(value) if isinstance(value, str) else "" if value is None else str(value)
 
 
 def _escape_markdown(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _escape_latex(text: str) -> str:

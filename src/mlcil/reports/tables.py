@@ -7,7 +7,7 @@ from typing import Any
 
 from ..evaluation.results import RunResult
 from .runs import Collection, Group, RunRecord
-from .table import NOTHING, Cell, Row, Table, fixed, shorten, spread, spreads
+from .table import KNOWN, KNOWN_NOTE, NOTHING, Cell, Row, Table, fixed, shorten, spread, spreads
 
 # What a preset publishes: the metric, and the field of `Published` that holds it.
 _PUBLISHED = {"average mAP": "average_map", "last mAP": "last_map", "CF1@0.8": "cf1", "OF1@0.8": "of1"}
@@ -44,9 +44,10 @@ def session_table(result: RunResult) -> Table:
     averages = [NOTHING if value is None else fixed(value) for value in (result.average_map, result.last_map)]
     state = "" if result.finished else " (unfinished)"
     protocol = result.protocol + (", with negatives" if result.negatives == "labelled" else "")
-    title = f"{result.method}, {result.data}, {protocol}{state}: average mAP {averages[0]}, last {averages[1]}"
+    mark, note = (KNOWN, KNOWN_NOTE) if result.allow_known_classes else ("", "")
+    title = f"{result.method}{mark}, {result.data}, {protocol}{state}: average mAP {averages[0]}, last {averages[1]}"
     headings = ["session", "new classes", "seen", "images", *metrics, "seconds"]
-    return Table("run", title, "", headings, rows)
+    return Table("run", title, note, headings, rows)
 
 
 def comparison_tables(collection: Collection) -> list[Table]:
@@ -61,7 +62,7 @@ def summary(collection: Collection) -> Table:
     rows = []
     for group in _by_setting(collection):
         buffer = group.runs[0].result.buffer
-        cells: list[Cell] = [int(buffer) if buffer.isdecimal() else buffer]
+        cells: list[Cell] = [int(buffer) if buffer.isdecimal() and len(buffer) < 20 else buffer]
         cells += [len(group.finished), len(group.runs) - len(group.finished) or None]
         cells += [spread(final_value(run.result, name) for run in group.finished) for name in metrics]
         rows.append((group, cells))
@@ -119,7 +120,8 @@ def sessions(collection: Collection, setting: str) -> Table:
             shown.add(group.preset.name)
             rows.append(Row([f"published: {group.preset.name}", *map(paper.get, steps)], group.method, setting))
     headings = ["method", *(f"{step} classes" for step in steps)]
-    return Table(f"sessions-{setting}", f"mAP after each session: {setting}", "Percent.", headings, rows)
+    note = _footnoted("Percent.", groups)
+    return Table(f"sessions-{setting}", f"mAP after each session: {setting}", note, headings, rows)
 
 
 def per_class(collection: Collection, setting: str) -> Table | None:
@@ -220,7 +222,13 @@ def _of_groups(
         for group, cells in rows
     ]
     whole = title if has_many else f"{title}: {collection.settings[0]}"
-    return Table(name, whole, note, [*about, *headings], named)
+    return Table(name, whole, _footnoted(note, [group for group, _ in rows]), [*about, *headings], named)
+
+
+def _footnoted(note: str, groups: Sequence[Group]) -> str:
+    """The note, and what the mark beside a method means if one has it."""
+    is_marked = any(KNOWN in group.label for group in groups)
+    return f"{note} {KNOWN_NOTE}" if is_marked else note
 
 
 def _of_classes(
@@ -240,7 +248,9 @@ def _of_classes(
             session: Cell = arrivals[0] if len(arrivals) == 1 else ", ".join(map(str, arrivals))
             rows.append(Row([name, session, *(column.get(name) for column in columns.values())], setting=setting))
     methods = {group.label: group.method for group in groups}
-    return Table(*texts, ["class", "session", *columns], rows, methods) if rows else None
+    name, title, note = texts
+    headings = ["class", "session", *columns]
+    return Table(name, title, _footnoted(note, groups), headings, rows, methods) if rows else None
 
 
 def _arrivals(groups: Sequence[Group]) -> dict[str, list[int]]:

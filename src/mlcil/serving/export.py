@@ -88,7 +88,7 @@ def export_onnx(run: Tagger, file: Path) -> ExportReport:
         UserError: a package is missing, the model cannot be exported or answers differently, or the file cannot be
             written. Whatever stood at `file` is untouched.
     """
-    _check_packages()
+    _check_extra()
     program = _program(run)
     program.model.metadata_props.update(metadata(run))
     found: list[float] = []  # the difference
@@ -123,13 +123,11 @@ def metadata(run: Tagger) -> dict[str, str]:
     }
 
 
-def _check_packages() -> None:
+def _check_extra() -> None:
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError("exporting to ONNX needs onnx, onnxscript and onnxruntime: pip install 'mlcil[onnx]'") from None
+        raise UserError("exporting to ONNX needs onnxscript: pip install 'mlcil[onnx]'") from None
 
 
 def _probabilities(run: Tagger, scores: Array) -> Floats:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 
+from ..core.csv_cells import guarded
 from ..core.words import counted, listed
 from .records import Step
 from .tagger import Tagger
@@ -21,7 +22,8 @@ def tags_csv(tagger: Tagger) -> str:
     for one, threshold in zip(tagger.labels, tagger.thresholds, strict=True):
         figures = [_number(value) for value in (one.ap, one.precision, one.recall)]
         counts = ["" if value is None else value for value in (one.positives, one.images)]
-        writer.writerow([one.name, one.step, one.learned, *counts, f"{threshold:.6g}", *figures, one.measured])
+        texts = [guarded(one.name), one.step, guarded(one.learned)]
+        writer.writerow([*texts, *counts, f"{threshold:.6g}", *figures, guarded(one.measured)])
     return stream.getvalue()
 
 

@@ -122,5 +122,7 @@ def outcome_of(record: dict[str, Any]) -> Outcome:
     """The inverse of `as_record`."""
     from .predictions import Tag
 
+    if not isinstance(record["image"], str):
+        raise TypeError("the name of an image is not text")
     tags = tuple(Tag(**one) for one in record["tags"])
     return Outcome(Prediction(record["image"], tags), record.get("error"))

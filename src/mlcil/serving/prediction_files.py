@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from ..core.csv_cells import guarded
 from ..core.errors import UserError
 from ..core.files import write_atomically
 from ..core.remote import check_local
@@ -61,7 +62,8 @@ def write_csv(stream: TextIO, outcomes: Iterable[Outcome]) -> None:
     writer.writeheader()
     for row in rows_of(outcomes):
         numbers = {name: "" if row[name] is None else f"{row[name]:.6g}" for name in COLUMNS[2:5]}
-        writer.writerow(row | numbers)
+        texts = {name: guarded(row[name]) for name in ("image", "tag", "error")}
+        writer.writerow(texts | numbers)
 
 
 def _write_parquet(file: Path, outcomes: Iterable[Outcome]) -> None:

@@ -99,7 +99,8 @@ def run(app: FastAPI, host: str, port: int | socket.socket, say: Callable[[str],
 
 def address_of(host: str, port: int) -> str:
     """What to open in a browser."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::", "[::]", "") else host.strip("[]")
+    everywhere = ("0.0.0.0", "::", "[::]", "")  # noqa: S104 - compared with, not listened on
+    name = socket.gethostname() if host in everywhere else host.strip("[]")
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 

@@ -39,7 +39,8 @@ class More:
 
 def access_of(host: str, port: int, token: str | None, allowed: Sequence[str], page_token: str) -> Access:
     """Who may ask a server that listens on this host: by the names of this machine, and by those that are allowed."""
-    own = (socket.gethostname(),) if host in ("0.0.0.0", "::", "[::]") else (f"[{host}]" if ":" in host else host,)
+    everywhere = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not listened on
+    own = (socket.gethostname(),) if host in everywhere else (f"[{host}]" if ":" in host else host,)
     names = (*LOOPBACK, *own, *allowed)
     if any("/" in name or (":" in name and not name.startswith("[")) for name in names):
         raise UserError(f"got --allow-host {', '.join(allowed)}, expected names without http:// and without ports")
