@@ -9,9 +9,11 @@ A page marks the place of a table, which is replaced whenever this script runs:
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from runpy import run_path
 
 from mlcil.core.config import about, as_text, describe
 from mlcil.methods.base import MethodConfig
@@ -20,7 +22,7 @@ from mlcil.methods.rehearsal import RehearsalConfig
 
 DOCS = Path(__file__).parent
 METHODS = {name: one for name, one in all_methods().items() if one.__module__.startswith("mlcil.")}  # no plugins
-BLOCK = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end of generated -->)", re.DOTALL)
 
 
 def table(header: str, rows: Iterable[Iterable[str]]) -> str:
@@ -69,12 +71,29 @@ def method_settings() -> str:
     return table("method,settings", rows)
 
 
+def coco(sample: str, protocol: str) -> str:
+    """The rows that were measured on a sample of MS-COCO."""
+    return str(run_path(str(DOCS / "measurements" / "coco_rows.py"))["table"](sample, protocol))
+
+
+def trust(name: str, size: str) -> str:
+    """What a script of trust/ found when it was last run at a size, short or full."""
+    found = json.loads((DOCS / "measurements" / "trust" / size / f"{name}.json").read_text())
+    rows = [
+        [one["name"], one["value"] if isinstance(one["value"], str) else f"{one['value']:,.6g}", one["wanted"]]
+        for one in found["figures"]
+    ]
+    return f"    {found['command']}\n\n{found['seconds'] / 60:.1f} minutes.\n\n{table('what,found,wanted', rows)}"
+
+
 BLOCKS: dict[str, Callable[..., str]] = {
     "options": method_options,
     "common_options": lambda: options_of(MethodConfig, None),
     "buffer_options": lambda: options_of(RehearsalConfig, MethodConfig),
     "methods": methods,
     "method_settings": method_settings,
+    "coco": coco,
+    "trust": trust,
 }
 
 
