@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-avx2 lint docs speed bench grid-demo methods results wheel lock clean
+.PHONY: demo test test-avx2 lint docs speed bench trust trust-full $(TRIALS) grid-demo methods results wheel lock clean
 
 demo: $(READY)
 	$(BIN)/mlcil demo
@@ -18,13 +18,14 @@ test-avx2: $(READY)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/models tests/methods tests/training tests/experiments tests/test_testing.py
 
 lint: $(READY)
-	$(BIN)/ruff check src tests speed examples docs/generate.py docs/images docs/measurements
-	$(BIN)/ruff format --check src tests speed examples docs/generate.py docs/images docs/measurements
+	$(BIN)/ruff check src tests speed trust examples docs/generate.py docs/licences.py docs/images docs/measurements
+	$(BIN)/ruff format --check src tests speed trust examples docs/generate.py docs/licences.py docs/images docs/measurements
 	$(BIN)/mypy
 
-# Renew the tables of docs/ that come from the code; a test says when they are out of date.
+# Renew the tables of docs/ that come from the code, and the list of licences; a test says when they are out of date.
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/licences.py
 
 # What costs what, as ratios within each run: tables here, and JSON in runs/speed. Half an hour on two idle cores.
 speed: $(READY)
@@ -41,6 +42,18 @@ speed: $(READY)
 	$(BIN)/python speed/scaling.py
 
 bench: speed
+
+# What happens to people in practice: kills, damage, hostile input, leaks, a long life. Tables here, JSON in runs/trust.
+# Some minutes on two idle cores; `make trust-full` tries as much as fits in a night.
+TRIALS := trust-fuzzing trust-crashes trust-long_life trust-damage trust-leaks trust-repeats
+trust: $(READY)
+	$(MAKE) --jobs=2 $(TRIALS)
+
+trust-full: $(READY)
+	$(MAKE) --jobs=2 SIZE=--full $(TRIALS)
+
+$(TRIALS): trust-%:
+	OMP_NUM_THREADS=1 $(BIN)/python trust/$*.py $(SIZE)
 
 # Seven methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.
 grid-demo: $(READY)
@@ -61,26 +74,28 @@ results: $(READY)
 	$(call GRID,grids/coco-adaptive.yaml) --seeds 0,1,2 --out $(OUT)/adaptive
 	$(call GRID,grids/coco-methods.yaml) --only $(SEEDED) --seeds 0,1,2 --out $(OUT)/b0
 	$(call GRID,grids/coco-methods.yaml) --only $(SEEDED) --seeds 0,1,2 --set protocol=B40-C10 --out $(OUT)/b40
-	$(BIN)/python docs/measurements/paper_order.py $(OUT)/b0 coco-b0-c10
-	$(BIN)/python docs/measurements/paper_order.py $(OUT)/b40 coco-b40-c10
+	$(BIN)/python docs/measurements/coco_rows.py $(OUT)/b0 $(notdir $(DATA)) B0-C10 --into $(OUT)/rows.csv
+	$(BIN)/python docs/measurements/coco_rows.py $(OUT)/b40 $(notdir $(DATA)) B40-C10 --into $(OUT)/rows.csv
 	$(BIN)/mlcil report $(OUT) --out $(OUT)/report
 
 # Build a wheel and try it in a clean environment, away from the repository.
 wheel: $(READY)
 	.ci/wheel
 
-# uv installs the lock as it is; plain pip may pick another build of torch. Compiled once, torch starts in a third of
-# the time where Python may not write its bytecode.
+# Every file that is installed has a hash in the lock: those of uv are picked out of it, for pip, and uv checks the rest.
+# The package itself is built by the setuptools of the lock. Compiled once, torch starts in a third of the time where
+# Python may not write its bytecode.
 $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > .venv/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
-# Renew the exact versions from pyproject.toml.
+# Renew the lock from pyproject.toml: exact versions, which stay unless they have to change, and the hashes of their files.
 lock: $(READY)
-	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet --output-file requirements.lock
 
 clean:
 	rm -rf .venv build dist src/*.egg-info
