@@ -147,7 +147,7 @@ JOBS = [
 
 def prepare(job: Job, folder: Path) -> None:
     """Make what a job is given."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if not job.needs_photos:
         return
     rng = np.random.default_rng(0)

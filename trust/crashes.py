@@ -1,8 +1,10 @@
 """Kill small jobs at chosen and at random moments, repeat the command until it finishes, and compare to the bit.
 
 Chosen moments are before, in the middle of and after each deed to each kind of file: opening, flushing, moving,
-removing; in `after_session`; while shards are merged. Further trials let the disk be full or read-only from some moment
-on, and take the photos away; then the command must say so in one line or do without, and go on when all is well again.
+removing; in `after_session`; while shards are merged. In further trials the disk is full in the middle of a command or
+read-only from its start, the system refuses every such deed from some moment on, or the photos are taken away; then the
+command must say so in one line or do without, and go on when all is well again. The disks are small file systems in
+memory, which needs root or a kernel that lets users mount what only they see.
 
     python trust/crashes.py          # some 70 kills, in about three minutes of one core
     python trust/crashes.py --full   # 1,000 kills
@@ -10,11 +12,16 @@ on, and take the photos away; then the command must say so in one line or do wit
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +31,10 @@ from crash_jobs import JOBS, Job, outcome, prepare
 from crash_moments import Moment
 from figures import Figure, report, size_asked
 
+PAGE, PLENTY = 4096, 2**28  # bytes
 KILLS_A_TRIAL = 3  # at most; the command that goes on after a kill is killed again
-FAULTS = {"ENOSPC": "disk full", "EROFS": "read-only folder"}
+FAULTS = {"ENOSPC": "no room for a deed", "EROFS": "a deed refused as read-only"}
+FULL, READ_ONLY = "disk full in the middle", "read-only disk"
 
 
 class Trials:
@@ -107,6 +116,23 @@ class Trials:
                 return
         self._compare(folder, said)
 
+    def on_small_disk(self, number: int, what: str) -> None:
+        """One trial: a command meets a disk that is full before it is done, or read-only; then the disk is sound."""
+        with small_disk(self.place / "disk") as folder:
+            prepare(self.job, folder)
+            for one in range(len(self.job.commands)):
+                if one == number:
+                    # Of what the whole job takes in the end, room for some; a file takes whole pages.
+                    files = [path.stat().st_size for path in (self.place / "whole").rglob("*") if path.is_file()]
+                    used, whole = _used(folder), sum(PAGE * (2 + size // PAGE) for size in files)
+                    room = used + int(self.draw.random() * max(PAGE, whole - used))
+                    change_disk(folder, f"size={room}" if what == FULL else "ro")
+                    self._judge_fault(self._do(number, folder), what, [what])
+                    change_disk(folder, f"size={PLENTY},rw")
+                if not self._finish(one, folder, [what]):
+                    return
+            self._compare(folder, [what])
+
     def take_photos(self, number: int, what: str) -> None:
         """One trial: the photos are gone when a command is killed; it is repeated without, and then with them."""
         folder = fresh(self.place / "trial", partial(prepare, self.job))
@@ -157,6 +183,39 @@ class Trials:
         self._note(f"{self.job.name} [{'; '.join(said)}]: ended with {ending.code}: {last}")
 
 
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system in memory at a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={PLENTY}", "trial", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def change_disk(folder: Path, options: str) -> None:
+    """Give a file system in memory another size, or let it be read-only or not."""
+    subprocess.run(["mount", "-o", f"remount,{options}", folder], check=True)
+
+
+def _used(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def may_mount() -> bool:
+    """Whether this process may mount; one that may not is replaced once by one in a name space of its own."""
+    if os.geteuid() == 0:
+        return subprocess.run(["mount", "--make-rprivate", "/"], check=False, capture_output=True).returncode == 0
+    if "MLCIL_UNSHARED" not in os.environ and shutil.which("unshare"):
+        os.environ["MLCIL_UNSHARED"] = "1"
+        own = ["unshare", "--user", "--map-root-user", "--mount"]
+        if subprocess.run([*own, "true"], check=False, capture_output=True).returncode == 0:
+            os.execvp(own[0], [*own, sys.executable, *sys.argv])
+    return False
+
+
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
@@ -184,6 +243,7 @@ def _plan(trials: Trials, kills: int, seen: Counter[str], draw: random.Random) -
 def main() -> None:
     """Try every job."""
     size = size_asked(__doc__)
+    has_disks = may_mount()
     import_everything()
     place, draw = Path(tempfile.mkdtemp(prefix="mlcil-crashes-")), random.Random(size.seed)
     shares = {"run KRT-R": (21, 400), "run analytic": (15, 220), "learn twice and predict": (15, 250)}
@@ -203,6 +263,9 @@ def main() -> None:
             places = [(number, one) for number, one in trials.moments() if one.how == "before" and one.deed != "call"]
             for number, moment in draw.sample(places, min(len(places), size.of(1, 12))):
                 trials.fault(number, moment._replace(how=name), what)
+        for what in (FULL, READ_ONLY) if has_disks else ():
+            for _ in range(size.of(1, 12) if what == FULL else 1):
+                trials.on_small_disk(draw.randrange(len(job.commands)), what)
         for number in range(len(job.commands)) if job.needs_photos else ():
             trials.take_photos(number, "photos gone")
         found += trials.found
@@ -216,7 +279,7 @@ def main() -> None:
         Figure("kills", total, f"at least {wanted}", total >= wanted),
         *figures,
         Figure("kinds of moments", len({moment for one in kills.values() for moment in one})),
-        *(Figure(f"trials: {what}", found[what]) for what in (*FAULTS.values(), "photos gone")),
+        *(Figure(f"trials: {what}", found[what]) for what in (FULL, READ_ONLY, *FAULTS.values(), "photos gone")),
         Figure(
             "trials with an equal outcome",
             f"{found['equal']} of {found['trials']}",

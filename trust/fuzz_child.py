@@ -204,7 +204,8 @@ def line_problem(text: str) -> tuple[str, str] | None:
     """What is wrong with the text of an error."""
     if len(text) > LONGEST:
         return "an error of too many characters", f"{len(text)}: {text[:200]}"
-    if len(text.splitlines()) != 1 or not text.replace("\u00a0", " ").isprintable():
+    harmless = str.maketrans("\u00a0", " ", "\u200c\u200d")  # and what Persian words and emoji are written with
+    if len(text.splitlines()) != 1 or not text.translate(harmless).isprintable():
         return "an error that is not one line of text", repr(text[:300])
     return None
 

@@ -16,7 +16,9 @@ from fuzz_child import Reader, Trial
 from PIL import Image
 
 import mlcil
+from mlcil.core.checksums import CHECKSUM, digest_of, with_checksum
 from mlcil.data.file_index import FileIndex, Stamp
+from mlcil.evaluation.results import _without_times
 from mlcil.evaluation.scores import load_scores
 from mlcil.models.backbone import Backbone
 from mlcil.models.weights import load_weights
@@ -73,7 +75,7 @@ def run_folder(base: Path) -> Path:
 
 
 def _in_run(name: str, use: Callable[[Path], object]) -> Callable[[Path], Trial]:
-    """A trial that spoils a file of a run."""
+    """A trial that spoils a file of a run, and states the right checksum of what came out."""
 
     def make(folder: Path) -> Trial:
         run = folder / "run"
@@ -82,12 +84,44 @@ def _in_run(name: str, use: Callable[[Path], object]) -> Callable[[Path], Trial]
         seed = file.read_bytes()
 
         def call(data: bytes) -> None:
-            file.write_bytes(data)
+            file.write_bytes(_with_seal(data) if name.endswith(".safetensors") else _with_checksum(data))
             use(run)
 
-        return Trial([seed], call)
+        return Trial([_without_seal(seed) if name.endswith(".safetensors") else seed], call)
 
     return make
+
+
+def _with_checksum(data: bytes) -> bytes:
+    """A record in JSON with the right checksum in place of the one that it states; anything else as it is."""
+    try:
+        record = json.loads(data)
+        over = _without_times(record) if "sessions" in record and "method" in record else record
+        over = {key: value for key, value in over.items() if key != CHECKSUM}
+        return json.dumps(record | {CHECKSUM: with_checksum(over)[CHECKSUM]}).encode() if CHECKSUM in record else data
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return data
+
+
+def _without_seal(data: bytes) -> bytes:
+    """A file of arrays whose header has its texts without their checksums, so that they are spoilt as what they are."""
+    return _with_texts(data, lambda text: text.partition(" ")[2])
+
+
+def _with_seal(data: bytes) -> bytes:
+    """The inverse; what has no such header stays as it is."""
+    try:
+        return _with_texts(data, lambda text: f"{digest_of(text.encode(errors='surrogatepass'))} {text}")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return data
+
+
+def _with_texts(data: bytes, change: Callable[[str], str]) -> bytes:
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = {name: change(text) for name, text in header["__metadata__"].items()}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
 def _compare(run: Path) -> None:
@@ -141,15 +175,28 @@ def _weights(name: str) -> Callable[[Path], Trial]:
         else:
             from safetensors.torch import save_file
 
-            save_file({key: value.contiguous() for key, value in state.items()}, file)
+            said = {"classes": json.dumps(["cat", "dog"]), "labels": "a, b", "num_classes": "7"}
+            save_file({key: value.contiguous() for key, value in state.items()}, file, said)
 
         def call(data: bytes) -> None:
             file.write_bytes(data)
-            load_weights(backbone, str(file), [80])
+            load_weights(backbone, str(file), [80], [["dog", "cow"]])
 
         return Trial([file.read_bytes()], call)
 
     return make
+
+
+def _beside_weights(folder: Path) -> Trial:
+    backbone, file = Backbone("small_conv", SIZE), folder / "weights.pth"
+    torch.save(backbone.net.state_dict(), file)
+    said = {"num_classes": 1000, "pretrained_cfg": {"num_classes": 7, "label_names": ["cat", "dog", "cow"]}}
+
+    def call(data: bytes) -> None:
+        (folder / "config.json").write_bytes(data)
+        load_weights(backbone, str(file), [80], [["dog", "cow", "sheep", "horse", "cat"], ["red", "green"]])
+
+    return Trial([json.dumps(said).encode(), json.dumps({"id2label": {"0": "red"}}).encode()], call)
 
 
 def _journal(folder: Path) -> Trial:
@@ -259,7 +306,7 @@ def _parts(folder: Path) -> Trial:
 
     def call(data: bytes) -> None:
         (place / "identity").write_text("me")
-        (place / f"{'0' * 32}.jsonl").write_bytes(data)
+        (place / f"{'0' * 32}.jsonl").write_bytes(f"{digest_of(data)}\n".encode() + data)
         parts = Parts(folder / "out.csv", "me")
         done = [photo for photo in ("a.jpg", "b.jpg") if photo not in parts.left(["a.jpg", "b.jpg"])]
         list(parts.outcomes(done))
@@ -287,6 +334,7 @@ SAVED = (
     Reader("tagger: checksums", "text", 50, _in_tagger(SUMS)),
     Reader("weights: safetensors", "safetensors", 150, _weights("weights.safetensors")),
     Reader("weights: torch", "zip", 100, _weights("weights.pth")),
+    Reader("weights: config.json", "json", 150, _beside_weights),
     Reader("teaching: journal", "json lines", 300, _journal),
     Reader("teaching: tagger.json", "json", 50, _teaching("tagger.json")),
     Reader("teaching: saved.json", "json", 50, _teaching("saved.json")),

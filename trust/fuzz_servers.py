@@ -92,7 +92,9 @@ def _form(picture: bytes) -> list[bytes]:
 
 def _photoprism(picture: bytes) -> list[bytes]:
     url = "data:image/png;base64," + base64.b64encode(picture).decode()
-    return [json.dumps({"id": "abc", "model": "labels", "images": [url, url]}).encode()]
+    asked = {"id": "abc", "model": "labels", "images": [url, url]}
+    other = {"id": "é", "model": "labels", "images": ["data:image/png;base64,é"]}
+    return [json.dumps(asked).encode(), json.dumps(other, ensure_ascii=False).encode()]
 
 
 def _label_studio(_: bytes) -> list[bytes]:

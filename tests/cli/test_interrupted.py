@@ -64,15 +64,15 @@ def results(folder: Path) -> dict[str, object]:
     return record
 
 
-# Runs the command of argv; its first process sends a signal to itself and its children in the step WHEN.
+# Runs the command of argv; in the step WHEN of its first process it and its children get a signal from another program.
 SIGNALLED = """
-import os, runpy
+import os, runpy, subprocess
 from mlcil.training.loop import SessionTraining
 step, steps = SessionTraining._step, []
 def signalled(*arguments):
     steps.append(arguments)
     if len(steps) == int(os.environ["WHEN"]) and os.environ.get("LOCAL_RANK", "0") == "0":
-        os.killpg(0, int(os.environ["SIGNAL"]))
+        subprocess.run(["kill", "-s", os.environ["SIGNAL"], "0"])
     step(*arguments)
 if __name__ == "__main__":  # and not in its workers
     SessionTraining._step = signalled
@@ -110,11 +110,14 @@ def steps_of_first_session(folder: Path) -> int:
     return 2 * -(-images // 8)
 
 
-@pytest.mark.parametrize(("number", "more"), [(signal.SIGINT, ("--workers", "1")), (signal.SIGTERM, ())])
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [(signal.SIGINT, ("--workers", "1")), (signal.SIGTERM, ("--workers", "1")), (signal.SIGTERM, ())],
+)
 def test_a_signal_saves_the_step_under_way_and_the_run_goes_on_to_the_same_results(
     number: int, more: tuple[str, ...], whole: Path, tmp_path: Path
 ) -> None:
-    # Ctrl-C within an epoch, where the step needs the workers; the other one in the last step of a session.
+    # Within an epoch, where the next step needs the workers; without them in the last step of a session.
     step, position = (3, (0, 3)) if more else (steps_of_first_session(whole), (2, 0))
     cut = tmp_path / "cut"
     code, line = signalled(tmp_path, number, step, *RUN, *more, "--out", str(cut))

@@ -1,6 +1,7 @@
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +139,22 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path, kind
     (tmp_path / ".mine.partial").touch()
     write_text(tmp_path / "another.txt", "text")
     assert names(tmp_path) == [".mine.partial", "another.txt"], orphan
+
+
+def test_what_another_machine_was_writing_stays(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_HERE", "abcdef")
+        patch.setattr(shutil, "rmtree", lambda *given, **options: None)  # it was killed
+        write_text(tmp_path / "theirs.txt", "text")
+    write_text(tmp_path / "ours.txt", "text")
+    assert len(names(tmp_path)) == 3
+
+
+def test_the_names_of_new_folders_are_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files, "flush_folder", flushed.append)
+    write_text(tmp_path / "a" / "b" / "c.txt", "text")
+    assert flushed == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
 
 
 def test_what_another_process_is_writing_stays(tmp_path, monkeypatch):

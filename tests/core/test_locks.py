@@ -87,8 +87,10 @@ def test_a_removal_that_was_killed_is_done_again(tmp_path, no_locks):
     dead = f"{socket.gethostname()} {ended_process()} 1"
     leave(tmp_path / ".lock", dead)
     (tmp_path / ".lock.owner.removal").write_text(dead)
-    assert not claimed(tmp_path / ".lock")[1]  # it clears the removal away
-    assert claimed(tmp_path / ".lock")[1]
+    lock, is_ours = claimed(tmp_path / ".lock")
+    assert is_ours
+    lock.close()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +106,62 @@ def test_an_owner_on_another_machine_is_named_with_its_file(tmp_path, no_locks, 
     )
 
 
-def test_other_errors_are_not_taken_for_it(tmp_path, monkeypatch):
+def test_other_errors_are_one_line(tmp_path, monkeypatch):
     def broken(handle, kind):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fcntl, "flock", broken)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(UserError, match=r"^cannot lock .*/\.lock: Input/output error$"):
         claimed(tmp_path / ".lock")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^cannot use folder .*/file: File exists$"):
+        FileLock(tmp_path / "file" / ".lock")
+
+
+def test_a_lock_on_nfs_which_locks_only_what_may_be_written(tmp_path, monkeypatch):
+    real = fcntl.flock
+
+    def flock(handle, kind):
+        if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(handle, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock, is_ours = claimed(tmp_path / ".lock")
+    assert is_ours
+    assert not claimed(tmp_path / ".lock")[1]
+    lock.close()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+CONTEND = """
+import errno, fcntl, os, sys
+from pathlib import Path
+from mlcil.core import locks
+def refuse(handle, kind):
+    raise OSError(errno.ENOLCK, "no locks")
+fcntl.flock, locks.POLL_SECONDS = refuse, 0
+count = Path(sys.argv[1], "count")
+for _ in range(100):
+    with locks.file_lock(Path(sys.argv[1], ".lock"), lambda: None):
+        count.write_text(str(int(count.read_text()) + 1))
+"""
+
+
+def test_processes_that_contend_for_an_owner_file_never_hold_it_together(tmp_path):
+    (tmp_path / "count").write_text("0")
+    processes = [subprocess.Popen([sys.executable, "-c", CONTEND, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "300"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "count"]
+
+
+def test_an_owner_file_that_cannot_be_written_whole_is_not_left(tmp_path, no_locks, monkeypatch):
+    def full(self, text):
+        self.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(UserError, match="cannot lock .*No space left on device"):
+        claimed(tmp_path / ".lock")
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]

@@ -100,6 +100,15 @@ def test_a_file_changed_just_before_it_was_read_is_not_trusted(tmp_path, photos,
         assert len(read) == times
 
 
+def test_a_clock_that_was_set_back_lets_no_change_pass_unnoticed(tmp_path, photos, read, monkeypatch):
+    contents, now = Contents(tmp_path / "files.sqlite"), time.time_ns()
+    contents.look(photos)
+    monkeypatch.setattr(time, "time_ns", lambda: now - 10**9 * 3600)
+    Path(photos[0]).write_bytes(Path(photos[1]).read_bytes())
+    os.utime(photos[0], (1000, 1000))
+    assert contents.look(photos[:1])[0].digest == contents.look(photos[1:2])[0].digest
+
+
 def test_problems_and_limits_are_not_remembered(tmp_path, photos, read, monkeypatch):
     index = tmp_path / "files.sqlite"
     whole = Contents(index).look(photos)

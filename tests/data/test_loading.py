@@ -1,4 +1,5 @@
 import itertools
+import os
 import shutil
 import signal
 import subprocess
@@ -229,3 +230,32 @@ def test_workers_end_with_a_process_that_is_killed(tmp_path):
     # A worker that stayed would hold the pipe open, for which this would wait.
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+TOLD = """
+import signal, time
+import numpy as np
+from mlcil.data.loading import PixelFeed, Preparation
+from mlcil.data.pixels import MemoryPixels
+def slowly(image):
+    time.sleep(0.3)
+    return image
+if __name__ == "__main__":
+    pixels = MemoryPixels(np.zeros((6, 8, 8, 3), np.uint8), 8)
+    feed = PixelFeed(pixels, Preparation((0.0,) * 3, (1.0,) * 3), slowly, workers=1)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a run that has to save first
+    rows = np.arange(6)
+    for batch in feed.batches(list(rows[:, None]), rows, np.zeros((6, 1), np.int8), [(0,)] * 6):
+        print(batch.images.shape[0], flush=True)
+"""
+
+
+def test_a_sigterm_for_all_leaves_the_workers_to_the_run(tmp_path):
+    script = tmp_path / "told.py"
+    script.write_text(TOLD)
+    run = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    with run:
+        assert run.stdout.readline() == "1\n"
+        os.killpg(run.pid, signal.SIGTERM)
+        assert run.stdout.read() == "1\n" * 5  # and to the end: none of the workers holds the pipe open
+        assert run.wait(10) == 0

@@ -164,10 +164,28 @@ def test_a_classifier_of_imagenet_is_left_out(tmp_path, key):
     assert same(target, source)
 
 
-def test_a_layer_of_eighty_channels_is_no_classifier(tmp_path):
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"blocks.9.conv.weight": torch.zeros(80, 4, 1, 1)},
+        {"head.conv1.weight": torch.zeros(80, 8, 3, 3)},
+        {"head.0.weight": torch.zeros(80, 8), "head.2.weight": torch.zeros(256, 80)},
+        {"blocks.9.se.fc.0.weight": torch.zeros(80, 8), "blocks.9.se.fc.2.weight": torch.zeros(8, 80)},
+        {"classifier.norm.weight": torch.zeros(80)},
+    ],
+)
+def test_a_layer_of_eighty_channels_is_no_classifier(tmp_path, others):
     file = tmp_path / "inner.pth"
-    torch.save(small().net.state_dict() | {"blocks.9.conv.weight": torch.zeros(80, 4, 1, 1)}, file)
+    torch.save(small().net.state_dict() | others, file)
     assert load_weights(small(), str(file), {80}) == file
+
+
+def test_a_classifier_of_several_layers_counts_by_its_last(tmp_path):
+    file = tmp_path / "layers.pth"
+    torch.save(
+        small().net.state_dict() | {"head.0.weight": torch.zeros(8, 8), "head.2.weight": torch.zeros(80, 8)}, file
+    )
+    assert "classifier of 80 outputs (head.2.weight)" in refusal(small(), file, {80})
 
 
 @pytest.mark.parametrize("name", ["small_conv", "test_vit", "resnet18"])
@@ -303,6 +321,36 @@ def test_metadata_and_a_configuration_beside_the_file_are_read(tmp_path):
     assert "names 20 of the classes" in refusal(small(), file, vocabularies=[NAMES])
     (tmp_path / "config.json").write_text(json.dumps({"pretrained_cfg": {"num_classes": 80}}))
     assert "says that it has 80 classes" in refusal(small(), file, {80})
+
+
+SELF = [0]
+SELF.append(SELF)
+ODD = {
+    "a number of thousands of digits": {"num_classes": "9" * 5000},
+    "deep brackets": {"labels": "[" * 100_000},
+    "a list that holds itself": {"classes": SELF},
+    "other types": {"num_classes": None, "classes": [1, None, {}], 3: "a,b"},
+}
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_whatever_a_file_says_about_itself_is_read_or_left(tmp_path, said):
+    file = tmp_path / "odd.pth"
+    torch.save({"state_dict": small().net.state_dict()} | ODD[said], file)
+    assert load_weights(small(), str(file), {80}, [NAMES]) == file
+    (tmp_path / "config.json").write_text('{"a": ')  # belongs to something else
+    assert load_weights(small(), str(file), {80}, [NAMES]) == file
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")
+@pytest.mark.parametrize(
+    "others",
+    [{7: torch.zeros(1)}, {"x.weight": torch.zeros(80, 2).to_sparse()}, {"x.weight": torch.zeros(2, device="meta")}],
+)
+def test_what_is_no_plain_state_dict_is_one_line(tmp_path, others):
+    file = tmp_path / "odd.pth"
+    torch.save(small().net.state_dict() | others, file)
+    assert "does not hold a plain state dict of tensors" in refusal(small(), file)
 
 
 def test_a_large_vocabulary_that_has_the_words_is_fine(tmp_path):

@@ -69,10 +69,10 @@ def test_markdown_has_title_note_and_escaped_cells():
     assert to_markdown(HOSTILE).splitlines()[2:] == [
         "A note.",
         "",
-        "| [name] | value |",
+        r"| \[name\] | value |",
         "| --- | ---: |",
-        r"| a_b & 5% of $6 #1 {x} ~ ^ \\end &lt;t> \| … | 82.1 ± 0.4 |",
-        "| * star | - |",
+        r"| a_b \& 5% of $6 #1 {x} \~ ^ \\end \<t\> \| … | 82.1 ± 0.4 |",
+        r"| \* star | - |",
     ]
 
 

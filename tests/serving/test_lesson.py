@@ -134,11 +134,22 @@ def test_another_lesson_does_not_go_on_from_there(started, other, digit_tables, 
     assert learned.classes == whole.classes
 
 
+def test_a_folder_whose_lesson_nobody_can_tell_is_kept(started, digit_tables, photos, tmp_path, killed):
+    work, table = tmp_path / "work", digit_tables / "b.csv"
+    with pytest.raises(Killed):
+        teach(started["ft"], table, work=work, settings=OFTEN)
+    mark, progress = work / "lesson.json", (work / "session-02" / "progress.safetensors").read_bytes()
+    mark.write_text(mark.read_text().translate(str.maketrans("0123456789", "1234567890")))
+    learned = teach(started["ft"], table, work=work, settings=OFTEN)
+    assert (tmp_path / "work.damaged" / "session-02" / "progress.safetensors").read_bytes() == progress
+    assert np.array_equal(learned.scores(photos), teach(started["ft"], table).scores(photos))
+
+
 def test_a_lesson_under_way_elsewhere_is_left_alone(started, digit_tables, tmp_path, killed):
     with pytest.raises(Killed):
         teach(started["ft"], digit_tables / "b.csv", work=tmp_path / "work", settings=OFTEN)
     files, lock = sorted((tmp_path / "work").rglob("*")), FileLock(tmp_path / "work" / ".lock")
-    lock.claim()
+    assert lock.try_to_claim()
     for changes in (OFTEN, OFTEN | {"lr": 5e-4}):
         with pytest.raises(UserError, match="another process is "):
             teach(started["ft"], digit_tables / "b.csv", work=tmp_path / "work", settings=changes)

@@ -1,6 +1,7 @@
 """The journal: whatever was answered is there after a crash, and undo works across restarts."""
 
 import os
+import resource
 import zlib
 
 import pytest
@@ -52,7 +53,7 @@ def test_whatever_length_a_crash_leaves_everything_answered_before_is_there(tmp_
     for length in range(len(data) + 1):
         file.write_bytes(data[:length])
         cut = Journal(file)
-        assert len(cut.done) == sum(end <= length for end in ends) - 1
+        assert len(cut.done) == sum(end - 1 <= length for end in ends) - 1  # also without the end of its line
         cut.add(deed(9))
         assert labels(Journal(file)) == [*labels(cut)]
 
@@ -100,3 +101,28 @@ def test_an_entry_that_makes_no_sense_is_named(tmp_path, text):
 def test_a_deed_that_cannot_be_done_is_named(entry):
     with pytest.raises(UserError, match="an entry that makes no sense"):
         Book(("a",), {}, [entry])
+
+
+def test_half_a_line_that_a_full_disk_took_is_taken_away(tmp_path):
+    journal = Journal(tmp_path / "marks.log")
+    journal.add(deed(0))
+    size, limits = journal.path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
+        for _ in range(2):
+            with pytest.raises(UserError, match="nothing was changed"):
+                journal.add(deed(1))
+            assert journal.path.stat().st_size == size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.add(deed(2))
+    assert labels(Journal(journal.path)) == labels(journal) == [deed(0)["label"], deed(2)["label"]]
+
+
+def test_a_last_line_that_an_editor_did_not_end_counts(tmp_path):
+    journal = Journal(tmp_path / "marks.log")
+    journal.add(deed(0))
+    journal.path.write_bytes(journal.path.read_bytes()[:-1])
+    journal = Journal(journal.path)
+    journal.add(deed(1))
+    assert labels(Journal(journal.path)) == [deed(0)["label"], deed(1)["label"]]

@@ -1,8 +1,11 @@
 """A first session that another run trained is as good as one's own, to the bit, and never taken by mistake."""
 
+import errno
 import json
+import os
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -155,7 +158,7 @@ def test_of_runs_that_start_together_one_trains_and_the_others_wait(tmp_path):
         while not said:
             time.sleep(0.01)
         order.append("trained")
-        first.give({"seconds": 3})
+        first.give(lambda: {"seconds": 3})
     thread.join()
     assert order == ["trained", {"seconds": 3}]
     assert methods[1].tagger.weight.equal(methods[0].tagger.weight)
@@ -170,6 +173,20 @@ def test_a_damaged_first_session_is_trained_again(tmp_path, trained_epochs):
     assert same_state(go(tmp_path, "again", "ft", protocol="0,1"), tmp_path / "ft")
     assert trained_epochs == [1, 1]
     assert sorted(one.suffix for one in (tmp_path / "bases").iterdir()) == [".damaged", ".lock", ".safetensors"]
+
+
+def test_a_damaged_first_session_that_nobody_may_rename_is_left(tmp_path, trained_epochs, monkeypatch):
+    go(tmp_path, "ft", "ft", protocol="0,1")
+    (file,) = shared(tmp_path)
+    file.write_bytes(damaged := file.read_bytes()[:-9])
+
+    def refuse(self, target):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    assert same_state(go(tmp_path, "again", "ft", protocol="0,1"), tmp_path / "ft")
+    assert trained_epochs == [1, 1]
+    assert file.read_bytes() == damaged
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(tmp_path):

@@ -132,27 +132,62 @@ def test_damage_to_a_state_that_later_ones_need_is_named_and_left(whole: Path, t
     state(copy, 1).write_bytes(flipped(state(copy, 1), state(copy, 1).stat().st_size // 2))
     files = sorted(copy.rglob("*"))
     with pytest.raises(
-        UserError, match=r"session-01/state.safetensors is damaged: .*session-05.*or rename it"
+        UserError, match=r"session-01/state.safetensors is damaged: .*session-05.*or rename it and all later ones"
     ) as error:
         run(make_config(VALUES), copy)
     assert "\n" not in str(error.value)
     assert sorted(copy.rglob("*")) == files
-    state(copy, 1).rename(copy / "away")  # as it says
+    state(copy, 1).rename(copy / "away")
+    with pytest.raises(UserError, match=r"has no state of session 1, but session-05 has one; put it back, or move"):
+        run(make_config(VALUES), copy)  # which would overwrite the others
+    for number in range(2, 6):
+        shutil.rmtree(copy / f"session-{number:02d}")
     run(make_config(VALUES), copy)
     (copy / "away").unlink()
     assert_same(copy, whole)
 
 
+def test_damage_to_the_header_of_a_state_that_no_later_one_needs_stops_nothing(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    shutil.rmtree(copy / "session-05")
+    state(copy, 3).write_bytes(flipped(state(copy, 3), 200))
+    damaged, console = state(copy, 3).read_bytes(), Console(file=io.StringIO(), width=1000)
+    run(make_config(VALUES), copy, console)
+    assert "session-03/state.safetensors is damaged: " in console.file.getvalue()
+    assert "its result is taken from results.json" in console.file.getvalue()
+    assert state(copy, 3).read_bytes() == damaged
+    assert outcome(copy) == outcome(whole)
+
+
+def test_logs_that_are_damaged_stop_nothing(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    shutil.rmtree(copy / "session-05")
+    metrics = copy / "metrics.jsonl"
+    metrics.write_text('{"session": "one", "epoch": 1}\n{"ses' + metrics.read_text() + '{"session": 1}\n[1]\n')
+    (copy / "environment.json").write_text('{"launc')
+    run(make_config(VALUES), copy)
+    assert outcome(copy) == outcome(whole)
+    assert (copy / "environment.json.damaged").read_text() == '{"launc'
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
+        (MemoryError(), "MemoryError"),
+        (RuntimeError("unable to mmap 9 bytes: Cannot allocate memory (12)"), r"unable to mmap .*"),  # torch's
+    ],
+)
 def test_a_state_that_the_system_does_not_give_is_not_damaged(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, text: str
 ) -> None:
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))
 
     def refuse(*given: Any, **options: Any) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+        raise problem
 
     monkeypatch.setattr("safetensors.safe_open", refuse)
-    with pytest.raises(UserError, match=r"cannot read checkpoint .*session-05.*: Input/output error$"):
+    with pytest.raises(UserError, match=rf"cannot read checkpoint .*session-05.*: {text}$"):
         run(make_config(VALUES), copy)
     assert state(copy, 5).exists()
 

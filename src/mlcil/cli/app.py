@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..core.errors import UserError
+from ..core.errors import UserError, one_line
 from ..core.interruption import explain_with, install, is_first_process
 from ..core.output import escape_what_cannot_be_shown
 from .console import make_console
@@ -23,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
 )
+# What the system may refuse for a file that somebody has named, and nobody but them can do something about.
+_REFUSALS = {errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
 for command in COMMANDS:  # of people with photos, who look at the list first
@@ -37,6 +40,11 @@ def main() -> None:
         app()
     except UserError as error:
         _print_error(str(error))
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None or error.errno not in _REFUSALS:
+            raise
+        _print_error(one_line(f"cannot use {error.filename}: {error.strerror}"))
         sys.exit(2)
 
 

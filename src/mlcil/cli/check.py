@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from ..data.images import PRESENT, Level
 from ..data.pixels import default_cache
 from ..data.protocol import Protocol, Session
 from ..data.review import Review, count_labels, review
+from .console import say
 
 CLASSES_SHOWN = 100
 HEADINGS = {Level.FIX_FIRST: "fix first", Level.LOOK: "look at", Level.NOTE: "good to know"}
@@ -39,12 +41,9 @@ def check_data(
     Raises:
         UserError: the data set cannot be read, or the protocol does not fit it.
     """
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    say(f"reading {spec}")
-    contents = Contents(index_file(default_cache()), on_progress=progress_line(say, "looking into image files"))
+    tell = partial(say, console)
+    tell(f"reading {spec}")
+    contents = Contents(index_file(default_cache()), on_progress=progress_line(tell, "looking into image files"))
     found = review(spec, contents, images, protocol, order, negatives, decode)
     show_review(found, console)
     return not any(level == Level.FIX_FIRST for level, _ in found.findings)
@@ -53,7 +52,7 @@ def check_data(
 def show_review(review: Review, console: Console) -> None:
     """Print all of it."""
     for line in _overview(review):
-        console.print(Text(line), soft_wrap=True)
+        say(console, line)
     console.print(_class_table(review))
     if review.protocol is not None:
         console.print(_session_table(review.protocol, review.sessions))
@@ -62,7 +61,7 @@ def show_review(review: Review, console: Console) -> None:
         if texts:
             console.print(Text(heading, style="bold red" if level == Level.FIX_FIRST else "bold"))
         for text in texts:
-            console.print(Text(f"  - {text}"), soft_wrap=True)
+            say(console, f"  - {text}")
     if not any(level < Level.NOTE for level, _ in review.findings):
         console.print("nothing to fix")
 

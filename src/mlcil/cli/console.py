@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ..core.escaping import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,20 +19,20 @@ PROGRESS_SECONDS = 5.0  # between two lines of progress
 
 def make_console() -> Console:
     """The terminal, or whatever standard output is; files have no edge at which lines would be broken."""
-    from rich.console import Console
+    from .plain_console import PlainConsole
 
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=140)
+    console = PlainConsole()
+    return console if console.is_terminal or "COLUMNS" in os.environ else PlainConsole(width=140)
 
 
 def say(console: Console, text: str) -> None:
-    """Print one line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print one line as it is; what a terminal would act on is escaped."""
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def to_stderr(text: str) -> None:
     """Print one line that is not part of the result."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def progress(before: int = 0) -> Show:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+from ..core.escaping import printable
 from ..core.files import write_json
 from ..core.remote import path_or_url
 from ..reports.attention_maps import Explained, explain_files
 from ..serving.explanation import Explanation
+from .console import to_stderr
 
 STANDARD_OUTPUT = Path("-")
 
@@ -34,11 +35,11 @@ def explain_photos(
     done: list[Explained] = []
     for one in explain_files(run, [path_or_url(one) for one in images], out, session, threshold, most):
         if one.explanation is None:
-            print(f"mlcil: {one.problem}", file=sys.stderr)
+            to_stderr(f"mlcil: {one.problem}")
             continue
         done.append(one)
         if values != STANDARD_OUTPUT:
-            print(f"{one.image}: {tag_line(one.explanation)} -> {one.drawing}", flush=True)
+            print(printable(f"{one.image}: {tag_line(one.explanation)} -> {one.drawing}"), flush=True)
     found = [one.as_dict() for one in done]
     if values == STANDARD_OUTPUT:
         print(json.dumps(found, indent=2, allow_nan=False))

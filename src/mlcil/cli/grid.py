@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from ..core.errors import UserError
 from ..experiments.grid import Grid, GridRun
 from ..experiments.plan import file_runs, method_runs, preset_runs
+from .console import say
 from .grid_view import grid_view
 from .interrupted import explain_grid
 
@@ -58,13 +60,12 @@ def run_grid(
     """Run a grid, print its table and write its report; returns whether every run succeeded."""
     grid = Grid(runs, out, jobs, shares_bases, shlex.join(["mlcil", *sys.argv[1:]]))
     explain_grid(grid)
-    grid.check(engine, lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
+    grid.check(engine, partial(say, console))
     with grid_view(grid, console) as watch:
         grid.execute(engine, watch)
     failed = grid.of_status("failed")
     for one in failed:
-        text = f"failed: {one.run.name}: {one.error} (log: {grid.log_file(one.run)})"
-        console.print(text, markup=False, soft_wrap=True)
+        say(console, f"failed: {one.run.name}: {one.error} (log: {grid.log_file(one.run)})")
     if failed:
         console.print(f"{len(failed)} of {len(grid.progress)} runs failed; the same command tries them again")
     if grid.of_status("done"):
@@ -82,7 +83,7 @@ def _show(out: Path, has_report: bool, console: Console) -> None:
         from ..reports.report import write_report
 
         page = write_report([out], out / "report", title=f"mlcil grid: {out.name}")
-        console.print(f"page: {page}", soft_wrap=True, highlight=False)
+        say(console, f"page: {page}")
 
 
 def _seeds(text: str) -> list[int]:

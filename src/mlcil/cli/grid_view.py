@@ -14,6 +14,7 @@ from rich.text import Text
 from ..core.progress import duration
 from ..experiments.engines import last_line
 from ..experiments.grid import Grid, Progress, Watch
+from .console import say
 
 FAILURES_SHOWN = 5
 
@@ -22,15 +23,15 @@ FAILURES_SHOWN = 5
 def grid_view(grid: Grid, console: Console) -> Iterator[Watch]:
     """Say how many runs there are; the function that it gives to `Grid.execute` then prints their progress."""
 
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
     def print_change(progress: Progress | None) -> None:
         if progress is not None:
-            say(_event(grid, progress))
+            say(console, _event(grid, progress))
 
     done = len(grid.of_status("done"))
-    say(f"{len(grid.progress)} runs in {grid.out}, {grid.jobs} at a time" + (f"; {done} already done" if done else ""))
+    say(
+        console,
+        f"{len(grid.progress)} runs in {grid.out}, {grid.jobs} at a time" + (f"; {done} already done" if done else ""),
+    )
     if not console.is_terminal:
         yield print_change
         return

@@ -10,6 +10,7 @@ from rich.console import Console
 from ..core.interruption import is_first_process
 from ..experiments.checks import check_classes, check_run, check_weights, is_read_quickly
 from ..experiments.plan import default_folder, early_settings, run_config
+from .console import say
 from .interrupted import explain_run
 
 
@@ -22,18 +23,18 @@ def run_experiment(
         UserError: something in the settings, the data or the folder is wrong.
     """
 
-    def say(text: str) -> None:
+    def tell(text: str) -> None:
         if is_first_process():
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(console, text)
 
     settings = early_settings(changes, file, preset)
     out = out or default_folder(settings)
     explain_run(out)
     check_run(settings)
-    found = check_classes(settings, say) if is_read_quickly(settings.data) else None
+    found = check_classes(settings, tell) if is_read_quickly(settings.data) else None
     config = run_config(changes, file, preset)
     check_weights(config.settings)
-    found = found or check_classes(settings, say)
+    found = found or check_classes(settings, tell)
     from ..training.run import run  # with all that trains, which takes seconds to import
 
     results = run(config, out, console, found=found)
@@ -42,4 +43,4 @@ def run_experiment(
         from ..reports.tables import session_table
 
         console.print(to_terminal(session_table(results)))
-        console.print(f"results: {out / 'results.json'}", soft_wrap=True, highlight=False)
+        say(console, f"results: {out / 'results.json'}")

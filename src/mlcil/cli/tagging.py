@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import UserError
+from ..core.escaping import printable
 from ..core.pools import Pool
 from ..core.remote import check_local
 from ..core.words import counted
@@ -185,8 +186,8 @@ def _each_sidecar(work: Iterable[tuple[Path, Callable[[Path], bool]]], console: 
 
 def prediction_line(outcome: Outcome) -> Text:
     """One photo and its tags."""
-    line = Text(f"{outcome.prediction.image}: ")
-    tags = [f"{tag.name} {tag.probability:.2f}" for tag in outcome.prediction.tags]
+    line = Text(f"{printable(outcome.prediction.image)}: ")
+    tags = [f"{printable(tag.name)} {tag.probability:.2f}" for tag in outcome.prediction.tags]
     return line.append(", ".join(tags) or "no tag", style="bold" if tags else "dim")
 
 

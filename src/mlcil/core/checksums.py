@@ -85,7 +85,7 @@ def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, CHECKSUM: _record_digest(record)}
 
 
-def check_record(file: Path, record: Any, advice: str) -> None:
+def check_record(file: Path, record: Any, advice: str = "") -> None:
     """Make sure that what was read from a JSON file has its checksum, if it states one.
 
     Arguments:

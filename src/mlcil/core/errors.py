@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from reprlib import Repr
 
+from .escaping import printable
+
 LONGEST_NAME = 200  # characters that are compared with names that exist, which takes long for more
 LONGEST = 2000  # characters of a message; the names of 80 classes take fewer
 _QUOTED = Repr()
@@ -28,9 +30,7 @@ def one_line(text: str) -> str:
     """Text for people in one line: what a terminal would act on is escaped, the middle of a very long one left out."""
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return printable(text)
 
 
 def unknown_name(what: str, got: object, allowed: Iterable[str]) -> UserError:
@@ -51,5 +51,6 @@ def shown(value: object) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """An exception in one short line."""
-    return (" ".join(str(error).split()) or type(error).__name__)[:200]
+    """An exception in one short line; of the system's, what happened and not to which file."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (" ".join(text.split()) or type(error).__name__)[:200]

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,9 @@ from .errors import UserError
 from .remote import check_local
 
 PARTIAL = ".partial"  # how the name of a file, or of the folder around it, ends while it is being written
-_ABANDONED = re.compile(rf"\..+\.[a-z0-9_]{{8}}{re.escape(PARTIAL)}")  # the names that `tempfile` makes for us
+# Some network file systems lock for one machine alone, so a machine removes only what it has left itself.
+_HERE = hashlib.blake2b(socket.gethostname().encode(), digest_size=3).hexdigest()
+_ABANDONED = re.compile(rf"\..+\.{_HERE}-[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
 _tidied: set[Path] = set()  # folders in which this process has looked for what killed ones left
 
 
@@ -71,15 +74,15 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 @contextlib.contextmanager
 def _partial_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside a path, locked as long as somebody writes there, and removed in the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     _tidy(path.parent)
     while True:
-        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL))
+        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{_HERE}-", suffix=PARTIAL))
         try:
             handle = os.open(partial, os.O_RDONLY)
         except FileNotFoundError:
             continue
-        with contextlib.suppress(OSError):  # a file system without locks: there nothing that is left is ever removed
+        with contextlib.suppress(OSError):  # a file system without locks: there nothing that is left is removed
             fcntl.flock(handle, fcntl.LOCK_EX)
         if partial.exists():
             break
@@ -89,6 +92,14 @@ def _partial_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those that it is in, so that they survive a power cut."""
+    if not folder.exists():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)
 
 
 def _tidy(folder: Path) -> None:
@@ -144,7 +155,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically."""
-    write_atomically(path, lambda partial: _put(partial, data))
+
+    def put(partial: Path) -> None:
+        partial.write_bytes(data)
+
+    write_atomically(path, put)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -172,10 +187,3 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's content, as 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _put(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

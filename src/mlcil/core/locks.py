@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from .errors import UserError
 
-NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # what a file system without locks answers
+# What a file system without locks answers; NFS does not lock what may only be read.
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
 POLL_SECONDS = 0.2  # between two looks at an owner file
 
 
@@ -24,35 +26,32 @@ class FileLock:
     """An open lock file, held by one process at a time.
 
     Arguments:
-        path: the lock file, made if it is not there and never removed: another process may wait on it.
+        path: made if it is not there.
 
     Raises:
-        OSError: the file cannot be made.
+        UserError: it cannot be made or opened.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle: int | None = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # another user's will do
-        self._owner = OwnerFile(path)
-
-    def claim(self, on_wait: Callable[[], None] | None = None) -> None:
-        """Hold the lock alone; `on_wait` is called before waiting, if it comes to that.
-
-        Raises:
-            UserError: the file system has no locks, and a process on another machine is the owner.
-        """
-        if on_wait is None or not self.try_to_claim():
-            if on_wait is not None:
-                on_wait()
-            while not self._lock(fcntl.LOCK_EX):
-                time.sleep(POLL_SECONDS)
+        self._path, self._owner = path, OwnerFile(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle: int | None = _open(path)
+        except OSError as error:
+            raise UserError(f"cannot use folder {path.parent}: {error.strerror or error}") from error
 
     def try_to_claim(self) -> bool:
-        """Hold the lock alone if nobody else holds it; returns whether that worked; raises as `claim` does."""
-        try:
-            return self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        """Hold the lock alone if nobody else holds it; returns whether that worked.
+
+        Raises:
+            UserError: the system refused, or it has no locks and a process on another machine is the owner.
+        """
+        return self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def wait(self) -> None:
+        """Hold the lock alone once nobody else holds it; raises as `try_to_claim` does."""
+        while not self._lock(fcntl.LOCK_EX):
+            time.sleep(POLL_SECONDS)
 
     def close(self) -> None:
         """Let go of the lock."""
@@ -62,14 +61,19 @@ class FileLock:
             self._handle = None
 
     def _lock(self, kind: int) -> bool:
-        """Lock the file; False where it has an owner and the system cannot wait for it."""
+        """Lock the file; False where somebody else holds it, unless the system can wait for them."""
         assert self._handle is not None
         try:
-            fcntl.flock(self._handle, kind)
+            try:
+                fcntl.flock(self._handle, kind)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                return self._owner.try_to_claim()
+        except BlockingIOError:
+            return False
         except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            return self._owner.try_to_claim()
+            raise UserError(f"cannot lock {self._path}: {error.strerror or error}") from error
         return True
 
 
@@ -109,16 +113,14 @@ class OwnerFile:
             return
         # Of several that find the same dead owner only one may remove it, or it could remove its successor.
         removal = self.path.with_name(f"{self.path.name}.removal")
-        if not _make(removal):
-            other = _read(removal)
-            if other is not None and _has_ended(removal, other):
-                removal.unlink(missing_ok=True)
-            return
-        try:
-            if _read(self.path) == found:
-                self.path.unlink()
-        finally:
+        if (other := _read(removal)) is not None and _has_ended(removal, other):
             removal.unlink(missing_ok=True)
+        if _make(removal):
+            try:
+                if _read(self.path) == found:
+                    self.path.unlink()
+            finally:
+                removal.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -131,27 +133,33 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     Raises:
         UserError: the file cannot be made, or is a process's on another machine and the file system has no locks.
     """
+    lock = FileLock(path)
     try:
-        lock = FileLock(path)
-    except OSError as error:
-        raise UserError(f"cannot use folder {path.parent}: {error.strerror}") from error
-    try:
-        lock.claim(on_wait)
+        if not lock.try_to_claim():
+            on_wait()
+            lock.wait()
         yield
     finally:
         lock.close()
 
 
-def _make(path: Path) -> bool:
-    """Make a file with the name of this process in it; False if there is one."""
+def _open(path: Path) -> int:
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # NFS locks only what may be written
+    except PermissionError:
+        return os.open(path, os.O_RDONLY)  # another user's will do elsewhere
+
+
+def _make(path: Path) -> bool:
+    """Make a file with the name of this process in it, at once and whole; False if there is one."""
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        partial.write_text(_name_of(os.getpid()))
+        os.link(partial, path)
     except FileExistsError:
         return False
-    try:
-        os.write(handle, _name_of(os.getpid()).encode())
     finally:
-        os.close(handle)
+        partial.unlink(missing_ok=True)
     return True
 
 

@@ -11,6 +11,7 @@ from .images import PRESENT, DataSet, LabelledImages
 
 CLASSES = tuple("0123456789")
 MOST = 4  # digits on a canvas
+MOST_BYTES = 4 * 10**9  # of all canvases
 TRIES = 24  # to find room for a digit
 SMALLEST = 16  # pixels; on a smaller canvas a digit cannot be read
 TRAIN_SHARE = 0.7  # of the writers' digits, per class
@@ -31,11 +32,16 @@ def read_digits(train: int = 2000, test: int = 1000, size: int = 64, seed: int =
         Both parts with pixels uint8 (N, size, size, 3) and labels int8 (N, 10).
 
     Raises:
-        UserError: a number is too small.
+        UserError: a number is too small, or the canvases would be too large.
     """
     for name, value, least in (("train", train, 1), ("test", test, 1), ("size", size, SMALLEST), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"got {value} for digits option {name}, expected at least {least}")
+    if (needed := (train + test) * size**2 * 3) > MOST_BYTES:
+        raise UserError(
+            f"digits with {train + test:,} canvases of {size} pixels need {needed / 1e9:,.3g} GB of memory, "
+            f"expected at most {MOST_BYTES / 1e9:.3g} GB"
+        )
     for_train, for_test = _handwriting()
     return DataSet(
         _compose(for_train, train, size, (seed, 0), "train"),

@@ -133,7 +133,7 @@ def _photos_below(folder: Path, above: frozenset[str] = frozenset()) -> Iterator
     except OSError as error:
         raise UserError(f"cannot read folder {folder}: {error.strerror or error}") from None
     for entry in entries:
-        if entry.is_dir():
+        if os.path.isdir(entry):
             yield from _photos_below(entry, above | {real})
         elif _is_photo(entry.name):
             yield entry

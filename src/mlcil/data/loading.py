@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 
 import numpy as np
 import torch
@@ -143,6 +144,7 @@ class PixelFeed:
             # imports what the workers need once for all of them.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([__name__, type(transform).__module__])
+            _start_the_server()
         self._loader = DataLoader(
             _AugmentedPixels(store, transform),
             sampler=self._jobs,
@@ -192,21 +194,43 @@ class PixelFeed:
                 raise RuntimeError("a newer iteration of this loader began; this one cannot continue")
 
 
+def _start_the_server() -> None:
+    """Start the process that forks workers, deaf to a SIGTERM that is for all processes of the run, as to Ctrl-C."""
+    resource_tracker.ensure_running()  # first, as starting it lets signals through
+    if threading.current_thread() is not threading.main_thread():  # nobody else may say what a signal does
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _live_with_the_run(worker: int) -> None:
     """Let a worker end when the process of the run does, however that ends, and not before.
 
     PyTorch watches the parent of a worker, which here is the server that forks workers; the server lives as long as
-    they do, so both would stay for ever. And a terminal sends Ctrl-C to all processes: the first one may still need
-    the others to finish a step.
+    they do, so both would stay for ever. And a terminal sends Ctrl-C to all processes, a batch system SIGTERM: the
+    first one may still need the others to finish a step. Only from that one is a SIGTERM meant for the worker.
     """
+    run = multiprocessing.parent_process()
+    assert run is not None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_told, args=[run.pid], daemon=True).start()
+    threading.Thread(target=_end_after, args=[run], daemon=True).start()
 
 
-def _end_with_the_run() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+def _end_when_told(by: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != by:
+        pass
+    os._exit(0)
+
+
+def _end_after(run: multiprocessing.process.BaseProcess) -> None:
+    run.join()
     os._exit(0)
 
 

@@ -27,7 +27,8 @@ class Benchmark:
     Attributes:
         names: of the classes.
         heads: the numbers of outputs that classifiers of these classes have: one per class, perhaps one for the
-            background, and with detectors of COCO one per number up to 90, the largest that a class has there.
+            background, and with detectors of COCO one per number up to 90, the largest that a class has there. LVIS has
+            1203 other classes, on the photographs of COCO.
         labels_per_image: mean number of labels per image that KRT assumes, mu of section 4.1. It is 1.4 on VOC,
             though the same paper counts 2.4.
         test_images: labelled test images, in val2014 of COCO and in the test set of VOC 2007.
@@ -45,6 +46,6 @@ class Benchmark:
 
 
 BENCHMARKS = {  # by kind of data set
-    "coco": Benchmark(_COCO.split(", "), (80, 81, 90, 91), labels_per_image=2.9, test_images=40137),
+    "coco": Benchmark(_COCO.split(", "), (80, 81, 90, 91, 1203, 1204), labels_per_image=2.9, test_images=40137),
     "voc": Benchmark(_VOC.split(", "), (20, 21), labels_per_image=1.4, test_images=4952),
 }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.csv_cells import unguarded
 from ..core.errors import UserError
+from ..core.escaping import unguarded
 from .images import Finding, Level
 from .text_files import read_text
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-LARGE = 1e15  # beyond this, differences of logits count as this large, and logits to be compared as its square
+LARGEST_LOGIT = 1e30  # larger ones count as this large: a sum of many such terms is still a float32
+LARGEST_DIFFERENCE = 1e15  # of two logits that is squared
 
 
 def sigmoid_distillation(now: Tensor, before: Tensor, temperature: float = 2.0) -> Tensor:
@@ -22,7 +23,7 @@ def sigmoid_distillation(now: Tensor, before: Tensor, temperature: float = 2.0) 
         temperature: T, divides both logits.
     """
     target = torch.sigmoid(before.detach().float() / temperature)  # (B, K)
-    softened = (now[:, : before.shape[1]].float() / temperature).clamp(-(LARGE**2), LARGE**2)
+    softened = (now[:, : before.shape[1]].float() / temperature).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
     return binary_cross_entropy_with_logits(softened, target, reduction="none").sum(dim=1)
 
 
@@ -36,4 +37,4 @@ def logit_distance(now: Tensor, stored: Tensor, known: Tensor) -> Tensor:
     """
     # Masked before squaring: the square's gradient would multiply a NaN by 0.
     difference = torch.where(known, now.float() - stored.detach().float(), 0.0)
-    return difference.clamp(-LARGE, LARGE).square().sum() / known.sum().clamp(min=1)
+    return difference.clamp(-LARGEST_DIFFERENCE, LARGEST_DIFFERENCE).square().sum() / known.sum().clamp(min=1)

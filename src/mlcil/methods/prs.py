@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..core.config import option, with_default
+from ..losses.distillation import LARGEST_LOGIT
 from ..memory.buffer import POLICIES, Budget, Memory, StreamBuffer
 from .rehearsal import Rehearsal, RehearsalConfig
 
@@ -58,5 +59,6 @@ class PRS(Rehearsal):
         if self.config.loss == "asymmetric":
             return super().classification(logits, labels)
         known = labels >= 0 if self.config.missing == "ignore" else labels >= -1
-        terms = binary_cross_entropy_with_logits(logits.float(), labels.clamp(min=0).float(), reduction="none")
+        bounded = logits.float().clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+        terms = binary_cross_entropy_with_logits(bounded, labels.clamp(min=0).float(), reduction="none")
         return (terms * known).mean()

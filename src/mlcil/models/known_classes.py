@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 HEAD_WORDS = {
-    *("head", "heads", "fc", "classifier", "decoder", "last_linear", "logits", "output"),
+    *("head", "heads", "fc", "classifier", "decoder", "last_linear", "logits"),
     *("class_embed", "cls_score", "cls_head", "fc_cls"),
 }
 COUNT_WORDS = ("num_classes", "num_labels", "nc")  # what checkpoints call the number of classes
 GENERAL = 1000  # a list of so many names is a general vocabulary, such as ImageNet's, which has most words anyway
+DEEPEST = 10  # levels of what a file says about itself
 
 
 def known_classes(
@@ -28,56 +29,67 @@ def known_classes(
         counts: numbers of outputs that a classifier of the classes has.
         vocabularies: the names of the classes of each data set that counts.
     """
-    for key, tensor in tensors.items():
-        parts = key.lower().split(".")
-        is_weight = parts[-1] == "weight" and tensor.ndim in (2, 4)
-        if is_weight and HEAD_WORDS.intersection(parts) and tensor.shape[0] in counts:
+    for key, tensor in _last_layers(tensors):
+        if tensor.shape[0] in counts:
             return f"has a classifier of {tensor.shape[0]} outputs ({key})"
-    for count in _counts(facts):
-        if count in counts:
-            return f"says that it has {count} classes"
-    for names in _lists(facts):
-        for vocabulary in vocabularies:
-            common = [name for name in vocabulary if _plain(name) in names]
-            if len(names) < GENERAL and 2 * len(common) >= len(vocabulary):
-                return f"names {len(common)} of the classes, such as {common[0]}"
+    for group in _groups(facts):
+        if stated := next((one for one in _stated(group) if one in counts), None):
+            return f"says that it has {stated} classes"
+        for names in _lists(group):
+            for vocabulary in vocabularies:
+                common = [name for name in vocabulary if _plain(name) in names]
+                if len(names) < GENERAL and 2 * len(common) >= len(vocabulary):
+                    return f"names {len(common)} of the classes, such as {common[0]}"
     return None
 
 
-def _counts(facts: Any) -> Iterator[int]:
-    """Every number of classes that is stated somewhere."""
-    facts = _parsed(facts)
-    if isinstance(facts, Mapping):
-        yield from (int(facts[key]) for key in COUNT_WORDS if str(facts.get(key, "")).isdecimal())
-    for one in _inner(facts):
-        yield from _counts(one)
+def _last_layers(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The last weight of each classifier; if it is no linear layer, it is none."""
+    found: dict[str, str] = {}  # the last of those below a head word, in the order of the file
+    for key in tensors:
+        *place, kind = key.lower().split(".")
+        if kind == "weight" and (word := next((one for one in place if one in HEAD_WORDS), None)):
+            found[".".join(place[: place.index(word) + 1])] = key
+    for key in found.values():
+        if tensors[key].ndim >= 2 and all(side == 1 for side in tensors[key].shape[2:]):
+            yield key, tensors[key]
 
 
-def _lists(facts: Any) -> Iterator[set[str]]:
-    """Every list of names that is stated somewhere, as plain words: a list, or the keys or the values of a mapping."""
-    facts = _parsed(facts)
-    both = (facts.keys(), facts.values()) if isinstance(facts, Mapping) else (_inner(facts),)
-    for names in both:
-        yield {_plain(one) for one in names if isinstance(one, str)}
-    for one in _inner(facts):
-        yield from _lists(one)
+def _groups(facts: Any) -> Iterator[Mapping[Any, Any] | Sequence[Any]]:
+    """Every mapping and list that is in something, each once; text may hold one, too."""
+    waiting, seen = [(facts, 0)], set[int]()
+    while waiting:
+        one, depth = waiting.pop()
+        group = _parsed(one)
+        if isinstance(group, Mapping | list | tuple) and depth <= DEEPEST and id(one) not in seen:
+            seen.add(id(one))
+            yield group
+            inner = group.values() if isinstance(group, Mapping) else group
+            waiting += [(value, depth + 1) for value in inner if isinstance(value, Mapping | list | tuple | str)]
 
 
-def _inner(facts: Any) -> Sequence[Any]:
-    if isinstance(facts, Mapping):
-        return list(facts.values())
-    return facts if isinstance(facts, list | tuple) else ()
-
-
-def _parsed(facts: Any) -> Any:
+def _parsed(one: Any) -> Any:
     """A list or mapping that was written as text; anything else as it is."""
-    if not isinstance(facts, str):
-        return facts
+    if not isinstance(one, str):
+        return one
     try:
-        found = json.loads(facts)
-    except ValueError:
-        found = re.split(r"[,;|\n]", facts)
+        found = json.loads(one)
+    except (ValueError, RecursionError):
+        found = re.split(r"[,;|\n]", one)
     return found if isinstance(found, Mapping) or (isinstance(found, list) and len(found) > 1) else None
+
+
+def _stated(group: Mapping[Any, Any] | Sequence[Any]) -> Iterator[int]:
+    """The numbers of classes that a mapping states."""
+    if isinstance(group, Mapping):
+        texts = [str(group.get(key, "")) for key in COUNT_WORDS]
+        yield from (int(text) for text in texts if re.fullmatch("[0-9]{1,9}", text))
+
+
+def _lists(group: Mapping[Any, Any] | Sequence[Any]) -> Iterator[set[str]]:
+    """What may be names of classes, as plain words: a list, or the keys or the values of a mapping."""
+    for names in (group.keys(), group.values()) if isinstance(group, Mapping) else (group,):
+        yield {_plain(one) for one in names if isinstance(one, str)}
 
 
 def _plain(name: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +154,16 @@ def _read(file: Path) -> tuple[dict[str, Tensor], Any]:
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             facts.append({name: value for name, value in loaded.items() if name != key})
             loaded = loaded[key]
-    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict) or not all(starmap(_is_plain, loaded.items())):
         raise UserError(f"weight file {file} does not hold a plain state dict of tensors")
-    if (beside := file.with_name("config.json")).is_file():
-        facts.append(read_json(beside))
+    with suppress(UserError):  # it may be anybody's
+        facts.append(read_json(file.with_name("config.json")))
     return {key.removeprefix("module."): value for key, value in loaded.items()}, facts
+
+
+def _is_plain(key: Any, value: Any) -> bool:
+    is_dense = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+    return isinstance(key, str) and is_dense
 
 
 def _refuse(reason: str | None, source: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..core.csv_cells import guarded
+from ..core.escaping import csv_line
 from ..core.files import write_folder, write_json, write_text
 from ..core.words import counted, listed
 from ..data.decoding import BadImage, decode_to_fit, made_to_fit
@@ -99,18 +98,7 @@ def as_values(evaluation: Evaluation) -> dict[str, object]:
 
 def labels_csv(evaluation: Evaluation) -> str:
     """The results as CSV, a label per line."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(LabelResult._fields)
-    for result in evaluation.results:
-        writer.writerow(map(_csv_text, result))
-    return stream.getvalue()
-
-
-def _csv_text(value: str | float | None) -> str:
-    if isinstance(value, str):
-        return guarded(value)
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "".join([csv_line(LabelResult._fields), *(csv_line(one) for one in evaluation.results)])
 
 
 def remarks(evaluation: Evaluation) -> Iterator[str]:

@@ -5,8 +5,6 @@ The text of a cell, its place in a sorted column and its columns in a CSV file a
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
@@ -16,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from ..core.csv_cells import guarded
+from ..core.escaping import csv_line, markdown
 
 K = TypeVar("K", bound=Hashable)
 NOTHING = "-"
@@ -130,9 +128,9 @@ def to_markdown(table: Table) -> str:
     """The table under its title and note."""
     rule = ["---" if table.is_text(column) else "---:" for column in range(len(table.headings))]
     lines = [table.headings, rule, *([cell_text(cell) for cell in row.cells] for row in table.rows)]
-    body = "".join("| " + " | ".join(map(_escape_markdown, line)) + " |\n" for line in lines)
+    body = "".join("| " + " | ".join(map(markdown, line)) + " |\n" for line in lines)
     note = f"{table.note}\n\n" if table.note else ""
-    return f"## {_one_line(table.title)}\n\n{note}{body}"
+    return f"## {markdown(table.title)}\n\n{note}{body}"
 
 
 def to_latex(table: Table) -> str:
@@ -146,30 +144,19 @@ def to_latex(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """The table with plain numbers: deviations have a column of their own."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     columns = [_csv_columns(name, [row.cells[k] for row in table.rows]) for k, name in enumerate(table.headings)]
-    writer.writerows(zip(*(texts for column in columns for texts in column), strict=True))
-    return out.getvalue()
+    rows = zip(*(cells for column in columns for cells in column), strict=True)
+    return "".join(csv_line(row, number=lambda value: repr(round(value, 4) + 0.0)) for row in rows)
 
 
-def _csv_columns(heading: str, cells: Sequence[Cell]) -> list[list[str]]:
-    """The texts of a column and its heading, and of a second column if the cells have deviations."""
-    columns = [[guarded(heading), *(_csv_text(cell.mean if isinstance(cell, Spread) else cell) for cell in cells)]]
+def _csv_columns(heading: str, cells: Sequence[Cell]) -> list[list[str | float | None]]:
+    """A column with its heading, and a second one if the cells have deviations."""
+    columns = [[heading, *(cell.mean if isinstance(cell, Spread) else cell for cell in cells)]]
     if any(isinstance(cell, Spread) for cell in cells):
-        deviations = [cell.deviation if isinstance(cell, Spread) else None for cell in cells]
-        columns.append([guarded(f"{heading} deviation"), *map(_csv_text, deviations)])
+        columns.append(
+            [f"{heading} deviation", *(cell.deviation if isinstance(cell, Spread) else None for cell in cells)]
+        )
     return columns
-
-
-def _csv_text(value: str | float | None) -> str:
-    if isinstance(value, float):
-        return repr(round(value, 4) + 0.0)
-    return guarded(value) if isinstance(value, str) else "" if value is None else str(value)
-
-
-def _escape_markdown(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _escape_latex(text: str) -> str:

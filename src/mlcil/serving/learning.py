@@ -223,7 +223,7 @@ class _Lesson:
         """Teach the method, or the one of an interrupted lesson, which goes on where it stopped."""
         session = make_session(step, self.number, 0.0 if isinstance(method, Analytic) else self.settings.validation)
         work = self.options.work if method.trains(session) else None
-        folder = work_folder(work, self.config, session, method)
+        folder = work_folder(work, self.config, session, method, self.reporter.say)
         try:
             method, start = (method, None) if work is None else self._resumed(folder, session, method)
             if isinstance(method, Analytic) and method.is_all_in_sums:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.checksums import check_record, set_aside, with_checksum
 from ..core.errors import UserError
-from ..core.files import read_json, write_json
+from ..core.files import read_json, remove, write_json
 from ..core.locks import FileLock
 from ..data.images import PRESENT
 from ..data.protocol import Session, Validation
@@ -80,24 +80,40 @@ def counted_facts(facts: tuple[LabelFacts, ...], step: StepData, method: Method)
     )
 
 
-def work_folder(path: Path | None, config: RunConfig, session: Session, method: Method) -> RunFolder:
+def work_folder(
+    path: Path | None, config: RunConfig, session: Session, method: Method, say: Callable[[str], None]
+) -> RunFolder:
     """Where checkpoints of the training go; what another table, tagger or other settings left there is removed.
 
     Arguments:
         method: as it is before the lesson.
+        say: takes a line for people.
 
     Raises:
         UserError: another process is at work there.
     """
     if path is None:
         return _NoFolder(Path())
-    mark, name = path / "lesson.json", _name_of(config, session, method)
+    mark, name = path / "lesson.json", {"lesson": _name_of(config, session, method)}
     folder = RunFolder(path)
-    if path.exists() and not (mark.exists() and read_json(mark) == name):
+    if path.exists() and not _is_of(mark, name, say):
         _remove(path)
     folder.open(config)
-    write_json(mark, name)
+    write_json(mark, with_checksum(name))
     return folder
+
+
+def _is_of(mark: Path, name: dict[str, str], say: Callable[[str], None]) -> bool:
+    """Whether a folder holds this lesson; if nobody can tell, as its mark is damaged, it is renamed and kept."""
+    if not mark.exists():
+        return False
+    try:
+        found = read_json(mark)
+        check_record(mark, found)
+    except UserError as error:
+        say(f"{error}; the folder is renamed to {set_aside(mark.parent).name}, and learning begins anew")
+        return False
+    return bool(found == with_checksum(name))
 
 
 def _name_of(config: RunConfig, session: Session, method: Method) -> str:
@@ -121,7 +137,7 @@ def _remove(path: Path) -> None:
     try:
         if not lock.try_to_claim():
             raise UserError(f"another process is learning in {path}; wait for it or choose another --out")
-        shutil.rmtree(path)
+        remove(path)
     finally:
         lock.close()
 

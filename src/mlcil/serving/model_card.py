@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 
-from ..core.csv_cells import guarded
+from ..core.escaping import csv_line, markdown
 from ..core.words import counted, listed
 from .records import Step
 from .tagger import Tagger
@@ -16,15 +14,12 @@ COLUMNS = ("name", "step", "learned", "positives", "images", "threshold", "ap", 
 
 def tags_csv(tagger: Tagger) -> str:
     """The labels as CSV, one per line; AP, precision and recall in percent."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = [csv_line(COLUMNS)]
     for one, threshold in zip(tagger.labels, tagger.thresholds, strict=True):
-        figures = [_number(value) for value in (one.ap, one.precision, one.recall)]
-        counts = ["" if value is None else value for value in (one.positives, one.images)]
-        texts = [guarded(one.name), one.step, guarded(one.learned)]
-        writer.writerow([*texts, *counts, f"{threshold:.6g}", *figures, guarded(one.measured)])
-    return stream.getvalue()
+        figures = [None if value is None else round(value, 1) for value in (one.ap, one.precision, one.recall)]
+        counts = one.positives, one.images, float(threshold)
+        lines.append(csv_line([one.name, one.step, one.learned, *counts, *figures, one.measured]))
+    return "".join(lines)
 
 
 def card(tagger: Tagger, name: str) -> str:
@@ -35,7 +30,7 @@ def card(tagger: Tagger, name: str) -> str:
 def _lines(tagger: Tagger, name: str) -> Iterator[str]:
     settings = tagger.config.settings
     labels = counted(len(tagger.labels), "label")
-    yield f"# {_escaped(name)}\n"
+    yield f"# {markdown(name)}\n"
     yield f"An image tagger for {labels}, made with mlcil: each photo may have none, one or several of them.\n"
     yield "    mlcil predict . photos/"
     yield "    mlcil learn more.csv --from . --out ../next        # teach it more labels\n"
@@ -45,7 +40,7 @@ def _lines(tagger: Tagger, name: str) -> Iterator[str]:
     yield from map(_step_line, tagger.steps)
     yield "\n## How it works\n"
     yield f"- method: `{settings.method}`, backbone: `{settings.backbone}`, images of {tagger.size} pixels"
-    yield f"- pretrained weights: {_escaped(tagger.weights) or 'not recorded'}"
+    yield f"- pretrained weights: {markdown(tagger.weights) or 'not recorded'}"
     yield "- `preprocessing.json` says how a photo becomes the network's input; `timm` loads the backbone by"
     yield '  `timm.create_model("local-dir:PATH", pretrained=True)`'
     yield from _kept(tagger)
@@ -60,14 +55,14 @@ def _label_table(tagger: Tagger) -> Iterator[str]:
     for one, threshold in zip(tagger.labels, tagger.thresholds, strict=True):
         counts = ["" if value is None else str(value) for value in (one.positives, one.images)]
         figures = [_number(value) for value in (one.ap, one.precision, one.recall)]
-        yield f"| {' | '.join([_escaped(one.name), *counts, f'{threshold:.2f}', *figures, _escaped(one.measured)])} |"
+        yield f"| {' | '.join([markdown(one.name), *counts, f'{threshold:.2f}', *figures, markdown(one.measured)])} |"
 
 
 def _step_line(step: Step) -> str:
     back = f", {step.returning} of them seen before" if step.returning else ""
-    new = f"; new: {_escaped(listed(step.new_labels, 12))}" if step.new_labels else ""
+    new = f"; new: {markdown(listed(step.new_labels, 12))}" if step.new_labels else ""
     photos = counted(step.images, "photo")
-    return f"{step.number}. {step.learned[:10]}: {photos}{back}, from {_escaped(step.source)}{new}"
+    return f"{step.number}. {markdown(step.learned[:10])}: {photos}{back}, from {markdown(step.source)}{new}"
 
 
 def _kept(tagger: Tagger) -> Iterator[str]:
@@ -75,12 +70,6 @@ def _kept(tagger: Tagger) -> Iterator[str]:
         yield "- slim: it can tag, but not learn more"
     elif getattr(tagger.config.options, "remember", "") == "fingerprints":
         yield "- of each photo it keeps a fingerprint of 8 bytes and the labels that were given, nothing else"
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    plain = " ".join(text.split())
-    return "".join(f"\\{one}" if one in "\\`*_[]<>|#&~" else one for one in plain)
 
 
 def _number(value: float | None) -> str:

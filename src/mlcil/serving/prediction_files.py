@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..core.csv_cells import guarded
 from ..core.errors import UserError
+from ..core.escaping import csv_line
 from ..core.files import write_atomically
 from ..core.remote import check_local
 from .predicting import Outcome, as_record
@@ -58,12 +57,8 @@ def _write_csv(file: Path, outcomes: Iterable[Outcome]) -> None:
 
 def write_csv(stream: TextIO, outcomes: Iterable[Outcome]) -> None:
     """Write the tags of photos as CSV, a row per tag."""
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows_of(outcomes):
-        numbers = {name: "" if row[name] is None else f"{row[name]:.6g}" for name in COLUMNS[2:5]}
-        texts = {name: guarded(row[name]) for name in ("image", "tag", "error")}
-        writer.writerow(texts | numbers)
+    stream.write(csv_line(COLUMNS))
+    stream.writelines(csv_line(row[name] for name in COLUMNS) for row in rows_of(outcomes))
 
 
 def _write_parquet(file: Path, outcomes: Iterable[Outcome]) -> None:

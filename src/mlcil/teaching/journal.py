@@ -7,6 +7,7 @@ teaching is a function of the tagger and these lines.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import zlib
@@ -83,17 +84,17 @@ class Journal:
         data = _line(entry)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
+            with self.path.open("ab", buffering=0) as file:  # else closing would write what a full disk refused
                 start = file.tell()
                 try:
-                    file.write(data)
-                    file.flush()
+                    if file.write(data) < len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file.fileno())
                     if not start:
                         flush_folder(self.path.parent)  # the file is new
                 except OSError:
                     with contextlib.suppress(OSError):
-                        file.truncate(start)  # half a line would spoil the next
+                        os.ftruncate(file.fileno(), start)  # half a line would spoil the next
                     raise
         except OSError as error:
             raise UserError(
@@ -108,19 +109,23 @@ def _line(entry: Entry) -> bytes:
 
 
 def _read(path: Path) -> list[Entry]:
-    """The entries of a file; what was cut short at its end is removed from it."""
+    """The entries of a file; the end of its last line is put right, where it was cut short or not ended."""
     try:
         data = path.read_bytes()
+        whole, _, rest = data.rpartition(b"\n")
+        if _is_whole(rest):  # an editor has left it so
+            with path.open("ab") as file:
+                file.write(b"\n")
+            whole = data
+        # What was cut short is the beginning of a line: it has no other bytes, and not all of a line before its last.
+        elif rest and (_is_whole(rest[:-1]) or not all(32 <= byte < 127 for byte in rest)):
+            raise _damaged(path, 1 + data.count(b"\n"))
+        elif rest:
+            os.truncate(path, len(data) - len(rest))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    whole, _, rest = data.rpartition(b"\n")
-    # What was cut short is the beginning of a line: it has no other bytes, and not all of a line before its last one.
-    if rest and (_is_whole(rest[:-1]) or not all(32 <= byte < 127 for byte in rest)):
-        raise _damaged(path, 1 + data.count(b"\n"))
-    if rest:
-        os.truncate(path, len(data) - len(rest))
     return [_entry(path, number, line) for number, line in enumerate(whole.split(b"\n"), start=1) if line]
 
 

@@ -128,10 +128,7 @@ def _identity(tagger: Tagger) -> dict[str, object]:
 
 
 def _claimed(folder: Path) -> FileLock:
-    try:
-        lock = FileLock(folder / ".lock")
-    except OSError as error:
-        raise UserError(f"cannot use the folder {folder}: {error.strerror}") from error
+    lock = FileLock(folder / ".lock")
     if not lock.try_to_claim():
         lock.close()
         raise UserError(f"another program is teaching in {folder}; use its page, or give another --work folder")

@@ -16,11 +16,13 @@ from torch import Tensor
 from .. import __version__
 from ..core.checksums import DamagedFileError, set_aside_damaged
 from ..core.config import identity
+from ..core.errors import UserError
 from ..core.locks import file_lock
 from ..data.pixels import DECODING
 from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
 from .config import RunSettings
+from .inference import in_all, on_first
 from .states import load_state, save_state
 
 # Settings that do not change how a first session ends, or change it only through what is hashed besides.
@@ -57,10 +59,10 @@ class SharedBase:
 
         Damaged ones are set aside, and this run trains them again.
         """
-        found = self._found(say) if self.fabric.global_rank == 0 else None
+        found = in_all(self.fabric, lambda: self._found(say) if self.fabric.global_rank == 0 else None)
         if not self.fabric.broadcast(found is not None):  # all processes must agree
             return None
-        tensors, values = found or load_state(self.file)
+        tensors, values = in_all(self.fabric, lambda: found or load_state(self.file))
         self.method.tagger.load_state_dict(tensors)
         return values
 
@@ -68,13 +70,20 @@ class SharedBase:
         try:
             return load_state(self.file) if self.file.exists() else None
         except DamagedFileError as error:
-            say(set_aside_damaged(error, "it is made again"))
+            try:
+                say(set_aside_damaged(error, "it is made again"))
+            except UserError as refusal:  # in a folder where this run may only read
+                say(f"{refusal}; this run makes its own")
             return None
 
-    def give(self, values: dict[str, Any]) -> None:
+    def give(self, values: Callable[[], dict[str, Any]]) -> None:
         """Leave the trained weights for others, with plain values beside them."""
-        if not self.file.exists():
-            save_state(self.file, self.method.tagger.state_dict(), values)
+
+        def save() -> None:
+            if not self.file.exists():
+                save_state(self.file, self.method.tagger.state_dict(), values())
+
+        on_first(self.fabric, save)
 
 
 def base_name(

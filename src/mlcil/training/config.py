@@ -273,9 +273,11 @@ def read_config(path: Path) -> dict[str, Any]:
         UserError: the file is missing or is not a YAML mapping.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
             raise UserError(f"configuration {path} has more than {MOST_BYTES} bytes, which no settings need")
-        values = yaml.load(path.read_text(encoding="utf-8"), _BoundedLoader)  # noqa: S506 - it is a safe one
+        values = yaml.load(content.decode("utf-8"), _BoundedLoader)  # noqa: S506 - it is a safe one
     except FileNotFoundError:
         raise UserError(f"configuration {path} does not exist") from None
     except OSError as error:

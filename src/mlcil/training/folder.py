@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from ..core.checksums import DamagedFileError, set_aside, set_aside_damaged
 from ..core.errors import UserError
 from ..core.files import PARTIAL, read_json, remove, write_json, write_text
+from ..core.kinds import is_kind
 from ..core.locks import FileLock
 from ..evaluation.results import RunResult, write_results
 from ..evaluation.scores import ScoredImages, load_scores, save_scores, scores_file
@@ -70,6 +72,7 @@ class RunFolder:
         try:
             self._claim()
             self._check_config(config)
+            self._check_states()
             self._tidy()
         except UserError:
             self.close()
@@ -82,7 +85,7 @@ class RunFolder:
                 raise UserError(f"{self.path} is not empty and is no run folder; choose another --out")
             self._lock = FileLock(self.path / ".lock")
         except OSError as error:
-            raise UserError(f"cannot use folder {self.path}: {error.strerror}") from error
+            raise UserError(f"cannot use folder {self.path}: {error.strerror or error}") from error
         if not self._lock.try_to_claim():
             raise UserError(f"another process is writing to {self.path}; wait for it or choose another --out")
 
@@ -105,6 +108,16 @@ class RunFolder:
         else:
             # Whoever runs this file again elsewhere has no business in the folder of shared first sessions.
             write_text(stored, yaml.safe_dump(config.to_dict() | {"bases": None}, sort_keys=False))
+
+    def _check_states(self) -> None:
+        """Make sure that no state is missing before others: learning again would overwrite those."""
+        finished = self.finished_sessions()
+        later = [one.parent.name for one in self.path.glob(f"session-*/{self.state_file(1).name}")]
+        if len(later) > finished:
+            raise UserError(
+                f"{self.path} has no state of session {finished + 1}, but {max(later)} has one; put it back, or move "
+                "the folders of the later sessions away to learn them again"
+            )
 
     def _tidy(self) -> None:
         """Remove what a kill left behind."""
@@ -185,6 +198,8 @@ class RunFolder:
         try:
             with self.metrics.open("a") as file:
                 file.writelines(json.dumps(record) + "\n" for record in records)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise UserError(
                 f"cannot write {self.metrics}: {error.strerror}; make room and repeat the command to continue"
@@ -196,18 +211,27 @@ class RunFolder:
         def rewrite() -> None:
             if self.metrics.exists():
                 # What was measured after an epoch comes after it: training may have ended there and measuring not.
-                places = ((one, (one["session"], one["epoch"] + ("mAP" in one))) for one in parse_lines(self.metrics))
-                kept = [one for one, place in places if place < (session, epoch)]
+                lines = [one for one in parse_lines(self.metrics) if is_kind(one.get("session"), int)]
+                lines = [one for one in lines if is_kind(one.get("epoch"), int)]  # a damaged line is about neither
+                kept = [one for one in lines if (one["session"], one["epoch"] + ("mAP" in one)) < (session, epoch)]
                 write_text(self.metrics, "".join(json.dumps(one) + "\n" for one in kept))
 
         self._once(rewrite)
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl about epochs."""
+        return [one for one in parse_lines(self.metrics) if "losses" in one]
 
     def log_environment(self, facts: Mapping[str, Any]) -> None:
         """Add this launch to environment.json."""
 
         def add() -> None:
             file = self.path / "environment.json"
-            launches = read_json(file)["launches"] if file.exists() else []
+            try:
+                launches = [*read_json(file)["launches"]] if file.exists() else []
+            except (UserError, LookupError, TypeError):  # nothing depends on it
+                launches = []
+                set_aside(file)
             write_json(file, {"launches": [*launches, environment() | dict(facts)]})
 
         self._once(add)

@@ -22,7 +22,7 @@ from ..data.protocol import Session
 from ..methods.base import Method, TrainingSet
 from .bases import SharedBase, base_name
 from .config import RunSettings
-from .folder import RunFolder, parse_lines
+from .folder import RunFolder
 from .inference import TrainingInference
 from .loop import Hooks, Position, SessionTraining
 from .progress import Reporter
@@ -137,9 +137,8 @@ class Learner:
             done = 0.0 if position is None else loop.part_done(position)
             self.reporter.session(session.number, session.new_classes, training.shown, loop.epochs, done)
             seconds = loop.run(self._hooks(session.number, loop.epochs), position).seconds
-            if base is not None and self.fabric.global_rank == 0:
-                records = [one for one in parse_lines(self.folder.metrics) if "losses" in one]
-                base.give({"seconds": seconds, "epochs": records})
+            if base is not None:
+                base.give(lambda: {"seconds": seconds, "epochs": self.folder.epochs()})
         return loop.epochs, seconds
 
     def _shared_base(self, session: Session, training: TrainingSet, start: Resumption | None) -> SharedBase | None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from ..core.escaping import printable
 from ..core.progress import Show, duration, pace
 from ..core.words import counted
 from ..data.images import Finding, Level
@@ -38,13 +39,13 @@ class Reporter:
     def say(self, text: str) -> None:
         """Print a line."""
         self._said = time.monotonic()
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def findings(self, findings: Sequence[Finding]) -> None:
         """Print what matters about the data, the worst first and so that it cannot be overlooked."""
         for level, text in sorted(findings):
             if level == Level.FIX_FIRST:
-                self.console.print(Text(f"WARNING: {text}", style="bold red"), soft_wrap=True)
+                self.console.print(Text(f"WARNING: {printable(text)}", style="bold red"), soft_wrap=True)
             elif level == Level.LOOK:
                 self.say(f"note: {text}")
 

@@ -16,6 +16,8 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
+from ..core.checksums import DamagedFileError
+from ..core.errors import UserError
 from ..core.files import sha256_of
 from ..core.state import State, divided, part_of, prefixed
 from ..data.images import Level
@@ -24,7 +26,7 @@ from ..data.review import review_protocol
 from ..data.sources import Found
 from ..evaluation.calibration import DEFAULT_THRESHOLD, FEWEST_IMAGES, Calibration, stored_thresholds
 from ..evaluation.pseudo_label_quality import pseudo_label_quality
-from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, session_from_dict
+from ..evaluation.results import HEADER, RunResult, SessionResult, evaluate, load_results, session_from_dict
 from ..evaluation.scores import ScoredImages, scores_file
 from ..methods.base import Method
 from .config import RunConfig
@@ -227,7 +229,10 @@ class _Run:
         for number in range(1, finished + 1):
             file = self.folder.state_file(number)
             is_last = number == finished
-            newest = load_session(file, self.method.only_for_learning) if is_last else load_state(file, False)
+            if not is_last:
+                self.results.append(self._earlier_result(number))
+                continue
+            newest = load_session(file, self.method.only_for_learning)
             self.results.append(session_from_dict(newest[1]["result"]))
             if self.calibration is not None:
                 self.calibration = Calibration.from_values(newest[1]["calibration"])
@@ -239,6 +244,18 @@ class _Run:
             self.reporter.say(f"continuing {self.folder.path} after session {finished}")
         self.folder.forget_metrics(finished + 1, 0 if start is None else start.position.epoch + 1)
         return start
+
+    def _earlier_result(self, number: int) -> SessionResult:
+        """The result of a session before the newest one; if its state is damaged, as results.json has it."""
+        try:
+            return session_from_dict(load_state(self.folder.state_file(number), False)[1]["result"])
+        except DamagedFileError as error:
+            try:
+                result = load_results(self.folder.path).sessions[number - 1]
+            except (UserError, IndexError):
+                raise error from None
+            self.reporter.say(f"{error.file} is damaged: {error.reason}; its result is taken from results.json")
+            return result
 
     def _write_results(self) -> RunResult:
         header = {name: getattr(self.settings, name) for name in HEADER}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STATE = "mlcil"  # name of what a file says beside its tensors
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)  # what reading a damaged file raises
 LEARNING = "learning.safetensors"  # beside a session's state: what only further learning needs
 
 
@@ -115,14 +116,13 @@ def _explained(path: Path, source: Path) -> Iterator[None]:
     """Turn whatever goes wrong with a file, or with one that it takes tensors from, into one line."""
     try:
         yield
-    except MemoryError:
-        raise
-    except OSError as error:  # it may be sound
-        taken = "" if source == path else f"it takes tensors from {source}: "
-        raise UserError(f"cannot read checkpoint {path}: {taken}{error.strerror or reason_of(error)}") from error
-    except Exception as error:  # safetensors has its own exceptions, and damage can show anywhere
+    except Exception as error:
+        if not (isinstance(error, DAMAGE) or type(error).__name__ == "SafetensorError"):
+            # It may be sound: the system or the memory may have failed, which torch calls a RuntimeError.
+            taken = "" if source == path else f"it takes tensors from {source}: "
+            raise UserError(f"cannot read checkpoint {path}: {taken}{reason_of(error)}") from error
         why = "" if source == path else f"{path} takes tensors from it: "
-        advice = f"{why}put back a copy of it, or rename it and repeat the command to learn again what it held"
+        advice = f"{why}put back a copy of it, or rename it and all later ones, and repeat the command to learn again"
         raise DamagedFileError(source, reason_of(error), advice) from error
 
 

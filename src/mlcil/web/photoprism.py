@@ -6,7 +6,6 @@ The shapes are those of its package internal/ai/vision, ApiRequest and ApiRespon
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,7 +69,7 @@ def from_data_url(text: str) -> bytes:
         )
     try:
         return base64.b64decode(data, validate=True)
-    except binascii.Error:
+    except ValueError:  # also of letters that no base64 has
         raise UserError("the data URL of an image is not valid base64") from None
 
 
