@@ -180,7 +180,7 @@ def _weights(name: str) -> Callable[[Path], Trial]:
 
         def call(data: bytes) -> None:
             file.write_bytes(data)
-            load_weights(backbone, str(file), [80], [["dog", "cow"]])
+            load_weights(backbone, str(file), [80], [["dog", "cow", "sheep"]])
 
         return Trial([file.read_bytes()], call)
 
@@ -194,7 +194,9 @@ def _beside_weights(folder: Path) -> Trial:
 
     def call(data: bytes) -> None:
         (folder / "config.json").write_bytes(data)
-        load_weights(backbone, str(file), [80], [["dog", "cow", "sheep", "horse", "cat"], ["red", "green"]])
+        load_weights(
+            backbone, str(file), [80], [["dog", "cow", "cat", "horse", "pig", "hen", "ox"], ["red", "green", "blue"]]
+        )
 
     return Trial([json.dumps(said).encode(), json.dumps({"id2label": {"0": "red"}}).encode()], call)
 
