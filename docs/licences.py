@@ -38,7 +38,7 @@ installed on Linux (x86-64) with Python 3.11. *core* means that every installati
 the extra of this name brings it, and *dev* that only development needs it. `make docs` renews the page; it is no legal
 advice.
 
-The wheel of mlcil contains none of these packages: `pip` fetches them from their own makers. Who passes on an
+The wheel of mlcil contains none of these packages: `pip` fetches them from their own makers. Anyone who passes on an
 installation, such as a container image, passes on all that is in it.
 
 - NVIDIA's packages come with PyTorch on Linux. They are proprietary; a build of PyTorch for CPUs does without them.
