@@ -29,6 +29,7 @@ CLOCKS = {
     "seconds",
     "train_seconds",
     "session_seconds",
+    "processor_seconds",
     "peak_memory_mb",
     "gpu_memory_mb",
     "started",

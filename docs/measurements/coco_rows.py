@@ -35,7 +35,7 @@ class Row:
     Attributes:
         below: points of last mAP below joint training, with the 95 % interval over test images and seeds; empty where
             the scores were not kept.
-        minutes: of one run, on one core of a machine that had other work as well.
+        minutes: of one run, of processor time on one core; what is kept for all runs is computed by the first.
     """
 
     sample: str
@@ -111,7 +111,7 @@ def row_of(sample: str, protocol: str, name: str, runs: Sequence[RunRecord], joi
     """One row."""
     last = [run.result.sessions[-1] for run in runs]
     is_joint = len(runs[0].result.sessions) == 1
-    minutes = np.mean([sum(one["session_seconds"] for one in run.evaluations) for run in runs]) / 60
+    minutes = np.mean([sum(one["processor_seconds"] for one in run.evaluations) for run in runs]) / 60
     return Row(
         sample,
         protocol,

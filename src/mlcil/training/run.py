@@ -133,7 +133,7 @@ class _Run:
 
     def _run_session(self, session: Session, start: Resumption | None) -> None:
         """Learn, evaluate, keep."""
-        began, opening = time.monotonic(), 0.0
+        began, worked, opening = time.monotonic(), time.process_time(), 0.0
         if start is None:
             opening = self.learner.open(session)
             self._log_pseudo_label_quality(session)
@@ -142,7 +142,9 @@ class _Run:
         scored, state = self._score(session, self.method), self.method.state()
         result = self._measure(learned, scored, state)
         self.results.append(result)
-        cost = {"session_seconds": time.monotonic() - began, **_peak_memory(self.fabric.device)}
+        # Of this process's threads together, which other programs on the machine do not change.
+        busy = {"processor_seconds": time.process_time() - worked}
+        cost = {"session_seconds": time.monotonic() - began, **busy, **_peak_memory(self.fabric.device)}
         self.folder.log({"session": session.number, "epoch": learned.epochs, "mAP": result.map, **cost})
         self._keep(session.number, result, scored, state)
         defined = {name: value for name, value in result.metrics.items() if value is not None}
