@@ -161,5 +161,6 @@ def _halve(path: str, deed: str) -> None:
         os.close(handle)
     elif os.path.exists(path) and stat.S_ISREG(os.stat(path).st_mode):
         whole = Path(path).read_bytes()
-        start = whole.rstrip(b"\n").rfind(b"\n") + 1 if path.endswith("marks.log") else 0  # what was there stays
+        is_added_to = path.endswith(("marks.log", "metrics.jsonl"))  # and what was there stays
+        start = whole.rstrip(b"\n").rfind(b"\n") + 1 if is_added_to else 0
         os.truncate(path, (start + len(whole)) // 2)

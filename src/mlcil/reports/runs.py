@@ -52,7 +52,7 @@ class RunRecord:
 
     @property
     def evaluations(self) -> list[Mapping[str, Any]]:
-        """The lines of metrics.jsonl about an evaluation: session, seconds of the clock and the processor, peak memory."""
+        """The lines of metrics.jsonl about an evaluation: session, seconds of clock and processor, peak memory."""
         return [line for line in self.metrics if "mAP" in line]
 
     def pseudo_labels(self, key: str) -> dict[int, float | None]:
