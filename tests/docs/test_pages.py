@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mlcil.cli import app as cli
+from mlcil.data import digits
 from mlcil.methods.registry import OURS
 from mlcil.training.config import make_config
 
@@ -68,6 +69,8 @@ def test_a_command_is_accepted_as_it_stands(stem, line, monkeypatch):
 
     monkeypatch.setattr("mlcil.training.run.run", reach)
     monkeypatch.setattr("mlcil.cli.run.check_weights", lambda settings: None)  # there may be no network
+    few = digits._composed(24, 12, 16, 0)
+    monkeypatch.setattr(digits, "_composed", lambda *numbers: few)
     result = CliRunner().invoke(cli.app, shlex.split(line)[1:])
     assert isinstance(result.exception, ReachedError), result.exception or result.output
     config, out = result.exception.args

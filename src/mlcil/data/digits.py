@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
@@ -29,7 +31,7 @@ def read_digits(train: int = 2000, test: int = 1000, size: int = 64, seed: int =
         train, test, size, seed: see `sources.SOURCES`.
 
     Returns:
-        Both parts with pixels uint8 (N, size, size, 3) and labels int8 (N, 10).
+        Both parts with pixels uint8 (N, size, size, 3) and labels int8 (N, 10), which are shared and read-only.
 
     Raises:
         UserError: a number is too small, or the canvases would be too large.
@@ -42,6 +44,11 @@ def read_digits(train: int = 2000, test: int = 1000, size: int = 64, seed: int =
             f"digits with {train + test:,} canvases of {size} pixels need {needed / 1e9:,.3g} GB of memory, "
             f"expected at most {MOST_BYTES / 1e9:.3g} GB"
         )
+    return _composed(train, test, size, seed)
+
+
+@lru_cache(maxsize=1)  # runs that follow one another often have the same
+def _composed(train: int, test: int, size: int, seed: int) -> DataSet:
     for_train, for_test = _handwriting()
     return DataSet(
         _compose(for_train, train, size, (seed, 0), "train"),
@@ -73,6 +80,8 @@ def _compose(
         digits = random.permutation(len(CLASSES))[: random.integers(1, MOST + 1)]
         labels[row, digits] = PRESENT
         pixels[row] = _draw(random, [glyphs[digit] for digit in digits], size)
+    for shared in (pixels, labels):
+        shared.flags.writeable = False
     paths = tuple(f"digits/{split}/{row:06d}" for row in range(count))
     return LabelledImages(paths, labels, CLASSES, split, pixels)
 

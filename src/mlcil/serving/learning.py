@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.checksums import DamagedFileError, set_aside_damaged
@@ -51,6 +50,9 @@ from .restoring import restored
 from .starting import start_config
 from .step_data import Photos, StepData, StepLabels, read_check, read_step
 from .tagger import Tagger
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 FOLDS = 5  # parts into which the photos of a step are divided to measure on
 # What a tagger is made of: settings, and options of methods.

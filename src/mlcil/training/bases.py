@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from .. import __version__
@@ -24,6 +23,9 @@ from ..methods.base import Method, TrainingSet
 from .config import RunSettings
 from .inference import in_all, on_first
 from .states import load_state, save_state
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 # Settings that do not change how a first session ends, or change it only through what is hashed besides.
 _OF_LATER_SESSIONS = {"buffer", "epochs", "lr", "norm_statistics"}

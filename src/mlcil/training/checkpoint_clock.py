@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 
 from ..core import interruption
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 SHORT = 10.0  # seconds; epochs shorter than this are cheaper to repeat than to checkpoint
 ASK_EVERY = 10  # steps between which several processes agree whether to save: asking takes a moment

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -17,6 +16,9 @@ from ..core.progress import Show
 from ..data.features import FeatureFeed, Feed, Outcome, Payload, ShardWork, over_shards
 from ..data.loading import Batch, shard
 from ..methods.base import TrainingSet
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 T = TypeVar("T")
 

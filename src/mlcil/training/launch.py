@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 
 from ..core.allocation import keep_freed_memory
 from ..core.interruption import end_with_me
 from .config import RunSettings
 from .hardware import check_hardware
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def launch(settings: RunSettings) -> Fabric:
@@ -19,6 +22,8 @@ def launch(settings: RunSettings) -> Fabric:
     Raises:
         UserError: this machine does not have the hardware.
     """
+    from lightning_fabric import Fabric  # with the compiler of PyTorch, which takes seconds to import
+
     check_hardware(settings.accelerator, settings.devices)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

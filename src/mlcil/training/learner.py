@@ -8,10 +8,9 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from ..core.pools import make_pool
@@ -27,6 +26,9 @@ from .inference import TrainingInference
 from .loop import Hooks, Position, SessionTraining
 from .progress import Reporter
 from .scalars import ScalarLog
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Learned(NamedTuple):

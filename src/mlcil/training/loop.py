@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +26,9 @@ from .inference import gather_rows
 from .meter import LossMeter
 from .micro_batches import divide
 from .optimiser import WeightAverage, load_optimiser_state, make_optimiser, optimiser_state, set_rate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 CHECK_EVERY = 50  # steps between looks at the losses: each look waits for the device
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class NotFinite(NamedTuple):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from ..core.cache import DiskCache
@@ -35,6 +34,9 @@ from ..models.tagger import TaggerNet
 from ..models.weights import load_weights
 from .config import RunConfig, RunSettings
 from .hardware import accelerator_here
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Say = Callable[[str], None]
 

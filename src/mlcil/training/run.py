@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from ..core.checksums import DamagedFileError
@@ -38,6 +37,9 @@ from .prepare import kept_stem, make_feed, prepare_method, review_weights
 from .progress import Reporter
 from .run_data import prepare_run_data, read_run_data
 from .states import load_session, load_state
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def run(
