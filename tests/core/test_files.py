@@ -78,6 +78,16 @@ def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path, error):
     assert names(tmp_path) == ["file.txt"]
 
 
+def test_a_file_of_a_folder_that_fails_has_its_later_name(tmp_path):
+    def fill(partial: Path) -> None:
+        (partial / "file").write_text("a file where a folder should be")
+        write_text(partial / "file" / "model", "text")
+
+    with pytest.raises(UserError, match=f"^cannot write {tmp_path}/tagger/file/model: "):
+        write_folder(tmp_path / "tagger", fill)
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_a_bug_or_an_interrupt_passes_through_and_leaves_the_old_file(tmp_path, error):
     path = tmp_path / "file.txt"

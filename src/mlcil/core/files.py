@@ -62,7 +62,12 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         raise UserError(f"{path} exists already; choose another place, nothing is ever overwritten")
     try:
         with _partial_folder(path) as partial:
-            fill(partial)
+            try:
+                fill(partial)
+            except UserError as error:
+                if str(partial) not in str(error):
+                    raise
+                raise UserError(str(error).replace(str(partial), str(path))) from error  # the name that people know
             partial.chmod(0o755)
             flush_folder(partial)
             partial.rename(path)  # fails unless the place is free, or an empty folder that somebody just made
