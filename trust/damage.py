@@ -5,7 +5,7 @@ names the file, or be repaired with the same outcome to the bit; or what is read
 nobody reads. Anything else counts as wrong. Of a journal, a last line that is cut short is left out, as after a crash.
 
     python trust/damage.py            # some thousand trials, one or two minutes
-    python trust/damage.py --full     # some hundred thousand
+    python trust/damage.py --full     # more than a hundred thousand
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _states(folder: Path) -> Kind:
     def read() -> Any:
         return [(_bytes(tensors), values) for tensors, values in map(load_state, paths)]
 
-    return Kind("checkpoints", folder, paths, read, (1000, 60_000))
+    return Kind("checkpoints", folder, paths, read, (1000, 20_000))
 
 
 def _base(folder: Path) -> Kind:
@@ -130,7 +130,7 @@ def _base(folder: Path) -> Kind:
         return _bytes(model.state_dict()), values
 
     read()
-    return Kind("shared first sessions", folder, [file], read, (600, 30_000))
+    return Kind("shared first sessions", folder, [file], read, (600, 10_000))
 
 
 def _of_run(folder: Path) -> list[Kind]:
@@ -150,10 +150,10 @@ def _of_run(folder: Path) -> list[Kind]:
 
     results, record = folder / "results.json", folder / "data.json"
     return [
-        Kind("scores", folder, scores, read_scores, (600, 30_000)),
-        Kind("results.json", folder, [results], read_results, (600, 30_000)),
-        Kind("data.json", folder, [record], lambda: read_record(record), (600, 30_000)),
-        Kind("a run that goes on", folder, [*states, results, record], go_on, (25, 2000)),
+        Kind("scores", folder, scores, read_scores, (600, 10_000)),
+        Kind("results.json", folder, [results], read_results, (600, 10_000)),
+        Kind("data.json", folder, [record], lambda: read_record(record), (600, 10_000)),
+        Kind("a run that goes on", folder, [*states, results, record], go_on, (25, 500)),
     ]
 
 
@@ -191,7 +191,7 @@ def _caches(folder: Path, photos: Sequence[str]) -> list[Kind]:
     for _, read in readers.values():
         read()
     return [
-        Kind(name, folder, sorted(folder.glob(f"{pattern}/*/*")), read, (250, 12_000))
+        Kind(name, folder, sorted(folder.glob(f"{pattern}/*/*")), read, (250, 4000))
         for name, (pattern, read) in readers.items()
     ]
 
@@ -203,7 +203,7 @@ def _with_one(described: torch.Tensor) -> torch.Tensor:
 def _file_index(folder: Path, photos: Sequence[str]) -> Kind:
     index = folder / "files.sqlite"
     Contents(index).look(photos)
-    return Kind("index of files", folder, [index], lambda: Contents(index).look(photos), (500, 25_000))
+    return Kind("index of files", folder, [index], lambda: Contents(index).look(photos), (500, 8000))
 
 
 def _photo_index(folder: Path) -> Kind:
@@ -236,7 +236,7 @@ def _photo_index(folder: Path) -> Kind:
             index.close()
 
     read()
-    return Kind("index of photos", folder, [folder / "photos.sqlite"], read, (500, 25_000))
+    return Kind("index of photos", folder, [folder / "photos.sqlite"], read, (500, 8000))
 
 
 def _journal(folder: Path) -> Kind:
@@ -244,7 +244,7 @@ def _journal(folder: Path) -> Kind:
     journal = Journal(file)
     for number in range(20):
         journal.add({"do": "mark", "label": f"label {number}", "yes": ["a"], "no": [], "unknown": []})
-    return Kind("journal", folder, [file], lambda: [one["label"] for one in Journal(file).done], (800, 40_000))
+    return Kind("journal", folder, [file], lambda: [one["label"] for one in Journal(file).done], (800, 15_000))
 
 
 def _of_tagger(folder: Path, photos: Sequence[str]) -> list[Kind]:
@@ -268,6 +268,6 @@ def _of_tagger(folder: Path, photos: Sequence[str]) -> list[Kind]:
     predict()
     files = sorted(parts.glob(".*/*.jsonl"))
     return [
-        Kind("tagger", place, sorted(place.iterdir()), load, (150, 10_000)),
-        Kind("parts of predictions", parts, files, predict, (300, 15_000)),
+        Kind("tagger", place, sorted(place.iterdir()), load, (150, 3000)),
+        Kind("parts of predictions", parts, files, predict, (300, 5000)),
     ]
