@@ -26,7 +26,7 @@ class FileLock:
     """An open lock file, held by one process at a time.
 
     Arguments:
-        path: made if it is not there.
+        path: made if it is not there, and never removed: another process may wait for it.
 
     Raises:
         UserError: it cannot be made or opened.
@@ -146,8 +146,8 @@ def file_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # NFS locks only what may be written
-    except PermissionError:
-        return os.open(path, os.O_RDONLY)  # another user's will do elsewhere
+    except OSError:
+        return os.open(path, os.O_RDONLY)  # elsewhere another user's will do, or one on a disk that is read-only
 
 
 def _make(path: Path) -> bool:
