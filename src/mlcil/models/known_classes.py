@@ -57,12 +57,12 @@ def _last_layers(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def _groups(facts: Any) -> Iterator[Mapping[Any, Any] | Sequence[Any]]:
     """Every mapping and list that is in something, each once; text may hold one, too."""
-    waiting, seen = [(facts, 0)], set[int]()
+    waiting, seen = [(facts, 0)], dict[int, Any]()  # which keeps them, so that no other gets the same id
     while waiting:
         one, depth = waiting.pop()
         group = _parsed(one)
         if isinstance(group, Mapping | list | tuple) and depth <= DEEPEST and id(one) not in seen:
-            seen.add(id(one))
+            seen[id(one)] = one
             yield group
             inner = group.values() if isinstance(group, Mapping) else group
             waiting += [(value, depth + 1) for value in inner if isinstance(value, Mapping | list | tuple | str)]
