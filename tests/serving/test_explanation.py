@@ -151,7 +151,8 @@ def test_evidence_belongs_to_the_labels_that_are_left():
     features = torch.randn(1, 128, 8, 8, generator=torch.Generator().manual_seed(5))
     before = window_evidence(tagger, features, tagger.weights[:, tagger.columns])
     tagger.keep([4, 2])
-    assert torch.equal(window_evidence(tagger, features, tagger.weights[:, tagger.columns]), before[:, [4, 2]])
+    left = window_evidence(tagger, features, tagger.weights[:, tagger.columns])
+    torch.testing.assert_close(left, before[:, [4, 2]])  # a product of another width rounds differently on some CPUs
 
 
 def test_a_closed_form_head_looks_at_the_quarters_of_the_photo_too():
