@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+TRIALS := trust-fuzzing trust-crashes trust-long_life trust-damage trust-leaks trust-repeats
+
 .PHONY: demo test test-avx2 lint docs speed bench trust trust-full $(TRIALS) grid-demo methods results wheel lock clean
 
 demo: $(READY)
@@ -45,14 +47,13 @@ bench: speed
 
 # What happens to people in practice: kills, damage, hostile input, leaks, a long life. Tables here, JSON in runs/trust.
 # Some minutes on two idle cores; `make trust-full` tries as much as fits in a night.
-TRIALS := trust-fuzzing trust-crashes trust-long_life trust-damage trust-leaks trust-repeats
 trust: $(READY)
 	$(MAKE) --jobs=2 $(TRIALS)
 
 trust-full: $(READY)
 	$(MAKE) --jobs=2 SIZE=--full $(TRIALS)
 
-$(TRIALS): trust-%:
+$(TRIALS): trust-%: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python trust/$*.py $(SIZE)
 
 # Seven methods by three seeds on handwritten digits, and their page. Interrupt it and call it again: it goes on.

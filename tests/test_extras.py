@@ -1,7 +1,9 @@
 """What is installed with an extra is needed by nothing else."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 # The packages of all extras by the names under which they are imported, with what only they bring.
@@ -52,3 +54,10 @@ def test_what_needs_an_extra_says_so_in_one_line(tmp_path):
     done = without_extras(COMMAND.format(("serve", "tagger")), tmp_path)
     line = "mlcil: the server needs the extra: pip install 'mlcil[serve]'"
     assert (done.returncode, done.stderr.strip()) == (2, line)
+
+
+def test_the_packages_of_every_extra_are_taken_away():
+    project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())["project"]
+    extras = {name: packages for name, packages in project["optional-dependencies"].items() if name != "dev"}
+    named = {re.split(r"[\[>=<]", one)[0].replace("-", "_") for packages in extras.values() for one in packages}
+    assert named <= set(EXTRAS)

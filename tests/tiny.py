@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from mlcil.testing import _outcome as outcome
 from mlcil.training.states import load_session
+
+__all__ = ["KRT", "SETTINGS", "final_state", "outcome", "settings"]
 
 SETTINGS: dict[str, Any] = {
     "data": "digits:train=48,test=40,size=16",
@@ -28,14 +30,6 @@ KRT = {"width": 16, "heads": 4, "labels_per_image": 2.5}
 def settings(method: str, **changes: Any) -> dict[str, Any]:
     """The settings of a tiny run; keyword arguments of either kind win."""
     return SETTINGS | {"method": method, "options": KRT if method == "krt" else {}} | changes
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """results.json without what depends on the clock."""
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    for session in results["sessions"]:
-        del session["train_seconds"]
-    return results
 
 
 def final_state(folder: Path) -> dict[str, Tensor]:

@@ -88,6 +88,8 @@ class Trials:
                 # A child of the command may have been killed: then that is done again, or the command says so.
                 if ending.code == -9 or any(line[0] == "kill" for line in ending.deeds):
                     self.kills["at a random moment" if moment is None else f"{moment.deed}: {moment.kind}"] += 1
+                    if "Traceback" in ending.errors:  # of a command whose child was killed
+                        self._problem(said, ending)
                 elif ending.code:
                     self._problem(said, ending)
                 if ending.left_behind:
@@ -275,11 +277,12 @@ def main() -> None:
             kills[job.name][moment] += count
     total = sum(sum(one.values()) for one in kills.values())
     wanted = size.of(60, 1000)
+    faults = (FULL, READ_ONLY, *FAULTS.values(), "photos gone")
     figures = [
         Figure("kills", total, f"at least {wanted}", total >= wanted),
         *figures,
         Figure("kinds of moments", len({moment for one in kills.values() for moment in one})),
-        *(Figure(f"trials: {what}", found[what]) for what in (FULL, READ_ONLY, *FAULTS.values(), "photos gone")),
+        *(Figure(f"trials: {what}", found[what], "some", found[what] > 0) for what in faults),
         Figure(
             "trials with an equal outcome",
             f"{found['equal']} of {found['trials']}",

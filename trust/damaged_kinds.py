@@ -140,13 +140,12 @@ def _of_run(folder: Path) -> list[Kind]:
         return [[one.tobytes() for one in found[:3]] + [found.classes] for found in map(load_scores, scores)]
 
     def read_results() -> Any:
-        found = load_results(folder)
-        return asdict(replace(found, sessions=[replace(one, train_seconds=0.0) for one in found.sessions]))
+        return asdict(load_results(folder))
 
     def go_on() -> Any:
         result = run(RUN, folder)
-        kept = _bytes(load_session(states[-1])[0]), read_scores(), read_results()
-        return kept, result.last_map
+        timeless = [asdict(replace(one, train_seconds=0.0)) for one in result.sessions]
+        return _bytes(load_session(states[-1])[0]), read_scores(), timeless, result.last_map
 
     results, record = folder / "results.json", folder / "data.json"
     return [

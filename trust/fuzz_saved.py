@@ -18,7 +18,6 @@ from PIL import Image
 import mlcil
 from mlcil.core.checksums import CHECKSUM, digest_of, with_checksum
 from mlcil.data.file_index import FileIndex, Stamp
-from mlcil.evaluation.results import _without_times
 from mlcil.evaluation.scores import load_scores
 from mlcil.models.backbone import Backbone
 from mlcil.models.weights import load_weights
@@ -45,7 +44,9 @@ from mlcil.teaching.book import Book, words
 from mlcil.teaching.journal import Journal
 from mlcil.teaching.photo_index import LookedAt, PhotoIndex
 from mlcil.teaching.teaching_folder import TeachingFolder
+from mlcil.training.config import make_config, read_config
 from mlcil.training.data_record import read_record
+from mlcil.training.run import run
 
 SIZE = 16
 
@@ -96,9 +97,7 @@ def _with_checksum(data: bytes) -> bytes:
     """A record in JSON with the right checksum in place of the one that it states; anything else as it is."""
     try:
         record = json.loads(data)
-        over = _without_times(record) if "sessions" in record and "method" in record else record
-        over = {key: value for key, value in over.items() if key != CHECKSUM}
-        return json.dumps(record | {CHECKSUM: with_checksum(over)[CHECKSUM]}).encode() if CHECKSUM in record else data
+        return json.dumps(with_checksum(record)).encode() if record.pop(CHECKSUM, None) else data
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return data
 
@@ -122,6 +121,11 @@ def _with_texts(data: bytes, change: Callable[[str], str]) -> bytes:
     header["__metadata__"] = {name: change(text) for name, text in header["__metadata__"].items()}
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def _go_on(folder: Path) -> None:
+    """Continue a run."""
+    run(make_config(read_config(folder / "config.yaml")), folder)
 
 
 def _compare(run: Path) -> None:
@@ -323,6 +327,7 @@ SAVED = (
     Reader("run: environment.json", "json", 200, _in_run("environment.json", _compare)),
     Reader("run: data.json", "json", 150, _in_run("data.json", lambda run: read_record(run / "data.json"))),
     Reader("run: states", "safetensors", 200, _in_run("session-02/state.safetensors", open_run)),
+    Reader("run: a state to go on from", "safetensors", 50, _in_run("session-02/state.safetensors", _go_on)),
     Reader(
         "run: scores",
         "safetensors",

@@ -17,6 +17,7 @@ from mlcil.experiments.plan import method_runs
 from mlcil.training.states import load_state
 
 from ..signals import heed_interrupts
+from ..tiny import outcome
 
 RUN = [
     *("run", "--method", "ft", "--data", "digits:train=60,test=30,size=16", "--protocol", "B4-C3"),
@@ -55,13 +56,6 @@ def test_what_a_grid_keeps(tmp_path: Path) -> None:
 def finish(*arguments: str) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-
-
-def results(folder: Path) -> dict[str, object]:
-    record: dict[str, object] = json.loads((folder / "results.json").read_text())
-    for session in record["sessions"]:  # type: ignore[attr-defined]
-        del session["train_seconds"]
-    return record
 
 
 # Runs the command of argv; in the step WHEN of its first process it and its children get a signal from another program.
@@ -126,7 +120,7 @@ def test_a_signal_saves_the_step_under_way_and_the_run_goes_on_to_the_same_resul
     values = load_state(cut / "session-01" / "progress.safetensors", with_tensors=False)[1]
     assert (values["position"]["epoch"], values["position"]["step"]) == position
     finish(*RUN, "--out", str(cut))
-    assert results(cut) == results(whole)
+    assert outcome(cut) == outcome(whole)
 
 
 def test_processes_that_train_together_save_together(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,13 +152,19 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next(tmp_path, kind
     assert names(tmp_path) == [".mine.partial", "another.txt"], orphan
 
 
-def test_what_another_machine_was_writing_stays(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("hours", "stays"), [(1, True), (25, False)])
+def test_what_another_machine_was_writing_stays_for_a_day(tmp_path, monkeypatch, hours, stays):
     with monkeypatch.context() as patch:
         patch.setattr(files, "_HERE", "abcdef")
         patch.setattr(shutil, "rmtree", lambda *given, **options: None)  # it was killed
         write_text(tmp_path / "theirs.txt", "text")
+    (orphan,) = tmp_path.glob(".*")
+    then = time.time() - 3600 * hours
+    os.utime(orphan, (then, then))
+    monkeypatch.setattr(files, "_tidied", set())  # as in another process
     write_text(tmp_path / "ours.txt", "text")
-    assert len(names(tmp_path)) == 3
+    assert orphan.exists() == stays
+    assert names(tmp_path)[-2:] == ["ours.txt", "theirs.txt"]
 
 
 def test_the_names_of_new_folders_are_flushed(tmp_path, monkeypatch):

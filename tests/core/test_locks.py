@@ -118,7 +118,9 @@ def test_other_errors_are_one_line(tmp_path, monkeypatch):
         FileLock(tmp_path / "file" / ".lock")
 
 
-def test_a_lock_on_nfs_which_locks_only_what_may_be_written(tmp_path, monkeypatch):
+@pytest.fixture
+def nfs(monkeypatch):
+    """Locks as on NFS, which locks only what may be written."""
     real = fcntl.flock
 
     def flock(handle, kind):
@@ -127,11 +129,32 @@ def test_a_lock_on_nfs_which_locks_only_what_may_be_written(tmp_path, monkeypatc
         real(handle, kind)
 
     monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.usefixtures("nfs")
+def test_a_lock_on_nfs(tmp_path):
     lock, is_ours = claimed(tmp_path / ".lock")
     assert is_ours
     assert not claimed(tmp_path / ".lock")[1]
     lock.close()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.usefixtures("nfs")
+def test_a_lock_file_on_nfs_that_may_only_be_read_is_held_by_nobody_else(tmp_path, monkeypatch):
+    lock, is_ours = claimed(tmp_path / ".lock")
+    assert is_ours
+    real = os.open
+
+    def opened_by_another_user(path, flags, *mode):
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", opened_by_another_user)
+    with pytest.raises(UserError, match=r"cannot lock .*\.lock: this file system locks only files that you may write"):
+        claimed(tmp_path / ".lock")
+    lock.close()
 
 
 CONTEND = """

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from PIL import Image
 from tests.signals import interrupt
+from tests.tiny import outcome
 from typer.testing import CliRunner
 
 from mlcil import testing as checks
@@ -26,14 +27,8 @@ def plan(methods, seeds=(0,), **changes):
 
 
 def results(out):
-    """results.json of every run below a folder, without what depends on the clock."""
-    found = {}
-    for file in sorted(out.rglob("results.json")):
-        record = json.loads(file.read_text())
-        for session in record["sessions"]:
-            del session["train_seconds"]
-        found[str(file.parent.relative_to(out))] = record
-    return found
+    """The outcome of every run below a folder."""
+    return {str(one.parent.relative_to(out)): outcome(one.parent) for one in sorted(out.rglob("results.json"))}
 
 
 def states(out):

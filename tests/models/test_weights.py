@@ -180,12 +180,28 @@ def test_a_layer_of_eighty_channels_is_no_classifier(tmp_path, others):
     assert load_weights(small(), str(file), {80}) == file
 
 
-def test_a_classifier_of_several_layers_counts_by_its_last(tmp_path):
+@pytest.mark.parametrize(
+    ("shapes", "key"),
+    [
+        ({"head.0.weight": (8, 8), "head.2.weight": (80, 8)}, "head.2.weight"),
+        ({"head.fc.weight": (80, 8), "head.norm.weight": (8,)}, "head.fc.weight"),
+        ({"head.0.weight": (80, 8), "head.1.weight": (80,), "head.1.bias": (80,)}, "head.0.weight"),
+        ({"head.weight_g": (80, 1), "head.weight_v": (80, 8)}, "head.weight_v"),
+        ({"fc.W": (1, 80, 8), "fc.b": (1, 80)}, "fc.W"),  # Query2Label
+        (
+            {  # ML-Decoder, whose queries stand for groups of classes
+                "head.decoder.query_embed.weight": (20, 8),
+                "head.decoder.duplicate_pooling": (20, 8, 4),
+                "head.decoder.duplicate_pooling_bias": (80,),
+            },
+            "head.decoder.duplicate_pooling_bias",
+        ),
+    ],
+)
+def test_a_classifier_counts_by_its_last_linear_layer(tmp_path, shapes, key):
     file = tmp_path / "layers.pth"
-    torch.save(
-        small().net.state_dict() | {"head.0.weight": torch.zeros(8, 8), "head.2.weight": torch.zeros(80, 8)}, file
-    )
-    assert "classifier of 80 outputs (head.2.weight)" in refusal(small(), file, {80})
+    torch.save(small().net.state_dict() | {name: torch.zeros(shape) for name, shape in shapes.items()}, file)
+    assert f"classifier of 80 outputs ({key})" in refusal(small(), file, {80})
 
 
 @pytest.mark.parametrize("name", ["small_conv", "test_vit", "resnet18"])

@@ -163,7 +163,8 @@ def test_logs_that_are_damaged_stop_nothing(whole: Path, tmp_path: Path) -> None
     copy = Path(shutil.copytree(whole, tmp_path / "copy"))
     shutil.rmtree(copy / "session-05")
     metrics = copy / "metrics.jsonl"
-    metrics.write_text('{"session": "one", "epoch": 1}\n{"ses' + metrics.read_text() + '{"session": 1}\n[1]\n')
+    odd = ['{"session": "one", "epoch": 1}', '{"ses', f'{{"session": {"9" * 5000}}}', '{"a": ' + "[" * 10**5, "[1]"]
+    metrics.write_text("\n".join([*odd, metrics.read_text(), '{"session": 1}', "[1]\n"]))
     (copy / "environment.json").write_text('{"launc')
     run(make_config(VALUES), copy)
     assert outcome(copy) == outcome(whole)
@@ -199,6 +200,20 @@ def test_a_session_cannot_go_on_without_what_learning_needs(whole: Path, tmp_pat
     with pytest.raises(UserError, match=rf"cannot go on from .*session-04.*{LEARNING} beside it is missing") as error:
         run(make_config(VALUES), copy)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["method", "result"])
+@pytest.mark.parametrize("session", [3, 5])
+def test_a_state_that_says_less_than_it_has_to_is_named(whole: Path, tmp_path: Path, name: str, session: int) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    tensors, values = load_state(state(copy, session))
+    save_state(state(copy, session), tensors, values | {name: None})
+    if name == "result" or session == 5:  # of an earlier session nothing but the result is needed
+        with pytest.raises(UserError, match=rf"session-0{session}.*does not fit the run's config.yaml: .*None"):
+            run(make_config(VALUES), copy)
+    else:
+        run(make_config(VALUES), copy)
+        assert outcome(copy) == outcome(whole)
 
 
 def test_an_earlier_session_is_a_slim_tagger(whole: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from .errors import UserError
 from .remote import check_local
 
 PARTIAL = ".partial"  # how the name of a file, or of the folder around it, ends while it is being written
-# Some network file systems lock for one machine alone, so a machine removes only what it has left itself.
 _HERE = hashlib.blake2b(socket.gethostname().encode(), digest_size=3).hexdigest()
-_ABANDONED = re.compile(rf"\..+\.{_HERE}-[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
+_ABANDONED = re.compile(rf"\..+\.([0-9a-f]{{6}})-[a-z0-9_]{{8}}{re.escape(PARTIAL)}")
+# Some network file systems lock for one machine alone, so what one of another name has left must be older than this.
+_ELSEWHERE = 24 * 3600  # seconds
 _tidied: set[Path] = set()  # folders in which this process has looked for what killed ones left
 
 
@@ -114,7 +116,8 @@ def _tidy(folder: Path) -> None:
     _tidied.add(folder)
     with contextlib.suppress(OSError):
         for place in os.scandir(folder):
-            if _ABANDONED.fullmatch(place.name):
+            found = _ABANDONED.fullmatch(place.name)
+            if found and (found[1] == _HERE or time.time() - place.stat().st_mtime > _ELSEWHERE):
                 _remove_abandoned(Path(place.path))
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from .errors import UserError
 
-# What a file system without locks answers; NFS does not lock what may only be read.
-NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # what a file system without locks answers
 POLL_SECONDS = 0.2  # between two looks at an owner file
 
 
@@ -73,7 +72,10 @@ class FileLock:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise UserError(f"cannot lock {self._path}: {error.strerror or error}") from error
+            # Of a file that may only be read, NFS says that it is no open file.
+            may_not = "this file system locks only files that you may write"
+            reason = may_not if error.errno == errno.EBADF else error.strerror or error
+            raise UserError(f"cannot lock {self._path}: {reason}") from error
         return True
 
 

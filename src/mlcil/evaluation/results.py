@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.checksums import CHECKSUM, check_record, with_checksum
+from ..core.checksums import check_record, with_checksum
 from ..core.errors import UserError
 from ..core.files import read_json, write_json
 from ..core.kinds import check_kinds
@@ -139,15 +139,11 @@ def evaluate(
 
 
 def write_results(path: Path, result: RunResult) -> None:
-    """Write results.json. Its averages are for human readers: `load_results` computes them again.
-
-    Its checksum leaves times out, so that runs with the same outcome have the same.
-    """
+    """Write results.json. Its averages are for human readers: `load_results` computes them again."""
     record = dict(vars(result))  # not `asdict`, whose copies cost more than the file when there are many sessions
     sessions = [vars(one) for one in record.pop("sessions")]
     averages = {"average_map": result.average_map, "last_map": result.last_map}
-    whole = record | averages | {"sessions": sessions}
-    write_json(path, whole | {CHECKSUM: with_checksum(_without_times(whole))[CHECKSUM]})
+    write_json(path, with_checksum(record | averages | {"sessions": sessions}))
 
 
 def load_results(path: Path) -> RunResult:
@@ -158,10 +154,7 @@ def load_results(path: Path) -> RunResult:
     """
     file = path / "results.json" if path.is_dir() else path
     record = read_json(file)
-    try:
-        check_record(file, _without_times(record), "repeat the command of the run to write it again")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is not the result of a run of this version: {error}") from None
+    check_record(file, record, "repeat the command of the run to write it again")
     try:
         # Runs of earlier versions lack what has a default.
         names = [one.name for one in fields(RunResult) if one.default is MISSING or one.name in record]
@@ -169,20 +162,15 @@ def load_results(path: Path) -> RunResult:
         result = RunResult(**values | {"sessions": [session_from_dict(one) for one in values["sessions"]]})
         check_kinds(result)
         return result
-    except (KeyError, TypeError, UserError) as error:
+    except (KeyError, TypeError) as error:
         raise UserError(f"{file} is not the result of a run of this version: {error}") from None
-
-
-def _without_times(record: Mapping[str, Any]) -> dict[str, Any]:
-    sessions = [{key: value for key, value in one.items() if key != "train_seconds"} for one in record["sessions"]]
-    return {**record, "sessions": sessions}
 
 
 def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
     """The inverse of `dataclasses.asdict` for a session.
 
     Raises:
-        UserError: another version wrote it, with other fields.
+        TypeError: another version wrote it, with other fields.
     """
     try:
         session = SessionResult(**record)
@@ -191,7 +179,7 @@ def session_from_dict(record: Mapping[str, Any]) -> SessionResult:
             raise TypeError("metrics lack mAP")
         return session
     except TypeError as error:
-        raise UserError(f"a session has other fields than in this version: {error}") from None
+        raise TypeError(f"a session has other fields than in this version: {error}") from None
 
 
 def _ap_by_class(scored: ScoredImages) -> dict[str, float | None]:

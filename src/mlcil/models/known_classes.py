@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 HEAD_WORDS = {
-    *("head", "heads", "fc", "classifier", "decoder", "last_linear", "logits"),
+    *("head", "heads", "head_dist", "fc", "classifier", "decoder", "linear", "last_linear", "logits", "out", "output"),
     *("class_embed", "cls_score", "cls_head", "fc_cls"),
 }
 COUNT_WORDS = ("num_classes", "num_labels", "nc")  # what checkpoints call the number of classes
@@ -29,9 +29,9 @@ def known_classes(
         counts: numbers of outputs that a classifier of the classes has.
         vocabularies: the names of the classes of each data set that counts.
     """
-    for key, tensor in _last_layers(tensors):
-        if tensor.shape[0] in counts:
-            return f"has a classifier of {tensor.shape[0]} outputs ({key})"
+    for key, outputs in _classifiers(tensors):
+        if outputs in counts:
+            return f"has a classifier of {outputs} outputs ({key})"
     for group in _groups(facts):
         if stated := next((one for one in _stated(group) if one in counts), None):
             return f"says that it has {stated} classes"
@@ -43,16 +43,24 @@ def known_classes(
     return None
 
 
-def _last_layers(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The last weight of each classifier; if it is no linear layer, it is none."""
-    found: dict[str, str] = {}  # the last of those below a head word, in the order of the file
+def _classifiers(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, int]]:
+    """The tensors that may end a classifier, with its number of outputs.
+
+    Below each head word, in the order of the file, that is the last weight of a linear layer, whatever comes after it,
+    and a bias behind that which belongs to no norm.
+    """
+    groups: dict[str, list[str]] = {}
     for key in tensors:
-        *place, kind = key.lower().split(".")
-        if kind == "weight" and (word := next((one for one in place if one in HEAD_WORDS), None)):
-            found[".".join(place[: place.index(word) + 1])] = key
-    for key in found.values():
-        if tensors[key].ndim >= 2 and all(side == 1 for side in tensors[key].shape[2:]):
-            yield key, tensors[key]
+        place = key.lower().split(".")
+        if word := next((one for one in place[:-1] if one in HEAD_WORDS), None):
+            groups.setdefault(".".join(place[: place.index(word) + 1]), []).append(key)
+    for keys in groups.values():
+        shapes = [tensors[key].squeeze().shape for key in keys]  # a convolution of one pixel is a linear layer
+        last = max((place for place, shape in enumerate(shapes) if len(shape) > 1), default=len(keys))
+        for key, shape in zip(keys[last:], shapes[last:], strict=True):
+            is_bias = len(shape) == 1 and "bias" in key and key.replace("bias", "weight") not in keys
+            if len(shape) == 2 or is_bias:
+                yield key, shape[0]
 
 
 def _groups(facts: Any) -> Iterator[Mapping[Any, Any] | Sequence[Any]]:

@@ -30,7 +30,7 @@ from ..training.launch import launch
 from ..training.learner import Learner, Resumption, resumption
 from ..training.prepare import kept_stem, make_feed, prepare_method
 from ..training.progress import Reporter
-from ..training.states import load_state
+from ..training.states import fitting, load_state
 from .learn_report import (
     LabelChange,
     LearnReport,
@@ -251,8 +251,9 @@ class _Lesson:
             self.reporter.say(set_aside_damaged(error, "learning begins anew"))
             return method, None
         self.reporter.say(f"going on from {progress.parent}")
-        state = State(part_of(tensors, "method."), values["method"])
-        return self._restored(state, session.classes, method), resumption(tensors, values)
+        with fitting(progress):
+            state = State(part_of(tensors, "method."), values["method"])
+            return self._restored(state, session.classes, method), resumption(tensors, values)
 
     def _restored(self, state: State, classes: tuple[str, ...], like: Method) -> Method:
         """A method with this state, with the normalisation of another one."""

@@ -6,22 +6,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import UserError, reason_of
+from ..core.errors import UserError
 from ..core.files import sha256_of
 from ..core.remote import fetched, path_or_url
 from ..core.state import State, part_of
 from ..evaluation.calibration import Calibration
-from ..evaluation.results import SessionResult, session_from_dict
+from ..evaluation.results import SessionResult
 from ..evaluation.scores import load_scores, scores_file
 from ..models.backbone import SMALL, Backbone
 from ..training.config import RunConfig, make_config, read_config
 from ..training.folder import RunFolder
-from ..training.states import load_session, load_state
+from ..training.states import fitting, load_session
 from .measuring import measured
 from .records import LabelFacts, Step
 from .restoring import restored
 from .tagger import Tagger
-from .tagger_files import CONFIG, MISFITS, READ, SUMS, load_folder
+from .tagger_files import CONFIG, READ, SUMS, load_folder
 
 
 def load(place: str | Path, session: int | None = None) -> Tagger:
@@ -66,18 +66,14 @@ def open_run(path: Path, session: int | None = None) -> Tagger:
     if not 1 <= number <= finished:
         raise UserError(f"run {path}: got session {number}, expected 1 to {finished}, the sessions that are finished")
     file = folder.state_file(number)
-    try:
+    with fitting(file):
         tensors, values = load_session(file)
         classes = tuple(str(name) for name in values["result"]["classes"])
         found = values.get("calibration")
         calibration = None if found is None else Calibration.from_values(found)
         method = restored(config, State(part_of(tensors, "method."), values["method"]), classes, calibration)
-    except MISFITS as error:
-        raise UserError(f"checkpoint {file} does not fit the run's config.yaml: {reason_of(error)}") from error
     _take_normalisation(method.tagger.backbone, config.settings.weights)
-    results = [
-        session_from_dict(load_state(folder.state_file(one), False)[1]["result"]) for one in range(1, number + 1)
-    ]
+    results = [folder.result_after(one) for one in range(1, number + 1)]
     steps = tuple(_step_of(one, config.settings.data, folder) for one in results)
     first = [steps[min(place, number - 1)] for place, size in enumerate(method.tagger.sizes) for _ in range(size)]
     facts = tuple(LabelFacts(name, step.number, step.learned) for name, step in zip(classes, first, strict=True))

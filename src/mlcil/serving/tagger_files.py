@@ -24,7 +24,7 @@ from ..core.state import State, divided
 from ..evaluation.calibration import Calibration
 from ..models.backbone import Backbone
 from ..training.config import make_config
-from ..training.states import load_state, save_state
+from ..training.states import MISFITS, load_state, save_state
 from .model_card import card, tags_csv
 from .records import LabelFacts, Step
 from .restoring import restored
@@ -34,7 +34,6 @@ FORMAT = 1  # raise it when an older version could not read what is written
 CONFIG, MODEL, STATE, PREPROCESSING = "config.json", "model.safetensors", "tagger.safetensors", "preprocessing.json"
 SUMS = "SHA256SUMS"
 READ = (CONFIG, MODEL, STATE, PREPROCESSING)  # the files that make a tagger
-MISFITS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)  # of values to their use
 _BACKBONE = "tagger.backbone.net."
 _OWN = ("data", "images", "weights")  # names on one machine: of no use elsewhere, and nobody else's business
 

@@ -40,9 +40,9 @@ class CheckpointClock:
         may_ask = self.fabric.world_size == 1 or step % ASK_EVERY == 0
         return may_ask and self._agreed(self._since_saved() >= self.every)
 
-    def is_due_after_epoch(self, is_last: bool) -> bool:
-        """Whether to save at the end of an epoch; after the session's last one only a signal is a reason."""
-        return self._agreed(not is_last and self._since_saved() >= min(SHORT, self.every))
+    def is_due_after_epoch(self) -> bool:
+        """Whether to save at the end of an epoch; the last one's serves while the session's images are looked at."""
+        return self._agreed(self._since_saved() >= min(SHORT, self.every))
 
     def saved(self) -> None:
         """A checkpoint was written; if it was due to a signal, the process ends."""

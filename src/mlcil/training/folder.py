@@ -16,12 +16,12 @@ from ..core.errors import UserError
 from ..core.files import PARTIAL, read_json, remove, write_json, write_text
 from ..core.kinds import is_kind
 from ..core.locks import FileLock
-from ..evaluation.results import RunResult, write_results
+from ..evaluation.results import RunResult, SessionResult, session_from_dict, write_results
 from ..evaluation.scores import ScoredImages, load_scores, save_scores, scores_file
 from .config import RunConfig, read_config
 from .data_record import DataRecord, data_file, read_record
 from .environment import environment
-from .states import LEARNING, load_state, save_state
+from .states import LEARNING, fitting, load_state, save_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -253,6 +253,16 @@ class RunFolder:
 
         self._once(write)
 
+    def result_after(self, session: int) -> SessionResult:
+        """What was measured after a session, as its state has it.
+
+        Raises:
+            UserError: the state cannot be read, is damaged or is that of another version.
+        """
+        file = self.state_file(session)
+        with fitting(file):
+            return session_from_dict(load_state(file, False)[1]["result"])
+
     def save_scores(self, session: int, scored: ScoredImages) -> None:
         """Keep the test scores after a session."""
         self._once(lambda: save_scores(scores_file(self.path, session), scored))
@@ -296,7 +306,7 @@ def parse_lines(file: Path) -> list[dict[str, Any]]:
     lines = []
     try:
         for line in file.read_text(errors="replace").splitlines():
-            with suppress(json.JSONDecodeError):
+            with suppress(ValueError, RecursionError):  # also numbers too long to read
                 lines.append(json.loads(line))
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from error

@@ -131,7 +131,7 @@ class SessionTraining:
                 continue
             self._train_epoch(plan, draws, position, clock, hooks)
             position = Position(epoch + 1, 0, clock.seconds())
-            if clock.is_due_after_epoch(is_last=position.epoch == self.epochs):
+            if clock.is_due_after_epoch():
                 hooks.save(position, self.state())
                 clock.saved()
         return position

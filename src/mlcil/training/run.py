@@ -36,7 +36,7 @@ from .learner import Learned, Learner, Resumption
 from .prepare import kept_stem, make_feed, prepare_method, review_weights
 from .progress import Reporter
 from .run_data import prepare_run_data, read_run_data
-from .states import load_session, load_state
+from .states import fitting, load_session, load_state
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -229,22 +229,21 @@ class _Run:
     def _restore(self) -> Resumption | None:
         """Load the newest state; returns where training goes on if it is from within a session."""
         finished = min(self.folder.finished_sessions(), len(self.sessions))
-        newest = None
-        for number in range(1, finished + 1):
-            file = self.folder.state_file(number)
-            is_last = number == finished
-            if not is_last:
-                self.results.append(self._earlier_result(number))
-                continue
-            newest = load_session(file, self.method.only_for_learning)
-            self.results.append(session_from_dict(newest[1]["result"]))
-            if self.calibration is not None:
-                self.calibration = Calibration.from_values(newest[1]["calibration"])
+        self.results += [self._earlier_result(number) for number in range(1, finished)]
+        newest, start = None, None
+        if finished:
+            file = self.folder.state_file(finished)
+            with fitting(file):
+                newest = load_session(file, self.method.only_for_learning)
+                self.results.append(session_from_dict(newest[1]["result"]))
+                if self.calibration is not None:
+                    self.calibration = Calibration.from_values(newest[1]["calibration"])
         progress = self.folder.progress_file(finished + 1)
         if finished < len(self.sessions) and progress.exists():
-            newest = load_state(progress)
-        start = None if newest is None else self.learner.resume(*newest)
+            newest, file = load_state(progress), progress
         if newest is not None:
+            with fitting(file):
+                start = self.learner.resume(*newest)
             self.reporter.say(f"continuing {self.folder.path} after session {finished}")
         self.folder.forget_metrics(finished + 1, 0 if start is None else start.position.epoch + 1)
         return start
@@ -252,7 +251,7 @@ class _Run:
     def _earlier_result(self, number: int) -> SessionResult:
         """The result of a session before the newest one; if its state is damaged, as results.json has it."""
         try:
-            return session_from_dict(load_state(self.folder.state_file(number), False)[1]["result"])
+            return self.folder.result_after(number)
         except DamagedFileError as error:
             try:
                 result = load_results(self.folder.path).sessions[number - 1]

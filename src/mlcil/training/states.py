@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 STATE = "mlcil"  # name of what a file says beside its tensors
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)  # what reading a damaged file raises
+MISFITS = (*DAMAGE, RuntimeError)  # what putting values to their use raises where they do not fit
 LEARNING = "learning.safetensors"  # beside a session's state: what only further learning needs
 
 
@@ -83,6 +84,15 @@ def load_session(path: Path, needed: Sequence[str] = ()) -> tuple[dict[str, Tens
     if not set(needed) <= set(values["method"]["saved"]):
         raise UserError(f"cannot go on from {path}: {LEARNING} beside it is missing; delete both to repeat the session")
     return tensors, values
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong while a state is put to its use into one line."""
+    try:
+        yield
+    except MISFITS as error:
+        raise UserError(f"checkpoint {path} does not fit the run's config.yaml: {reason_of(error)}") from error
 
 
 class _Header(NamedTuple):
