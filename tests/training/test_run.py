@@ -589,7 +589,7 @@ def test_tensorboard_events_are_written(tmp_path: Path) -> None:
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
 
 
-@pytest.mark.parametrize(("short", "saves"), [(1000.0, 0), (0.0, 2)])
+@pytest.mark.parametrize(("short", "saves"), [(1000.0, 0), (0.0, 3)])
 def test_the_end_of_an_epoch_is_saved_unless_repeating_it_is_sooner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: float, saves: int
 ) -> None:
@@ -597,5 +597,5 @@ def test_the_end_of_an_epoch_is_saved_unless_repeating_it_is_sooner(
     monkeypatch.setattr(checkpoint_clock, "SHORT", short)
     monkeypatch.setattr(folder_module, "save_state", lambda path, *given: (saved.append(path.name), real(path, *given)))
     run(make_config(settings("ft", epochs=3, protocol="0,1")), tmp_path / "run")
-    assert saved.count("progress.safetensors") == saves  # the session's end is saved in any case
+    assert saved.count("progress.safetensors") == saves  # the last one too: what comes after training may take long
     assert saved.count("state.safetensors") == 1
