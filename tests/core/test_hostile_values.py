@@ -57,6 +57,7 @@ def test_json_that_python_cannot_hold_is_named(tmp_path, text):
         ("seed: &a [*a]", "a value contains itself"),
         ("seed: " + "[" * 5000, "it is nested deeper than 20 levels"),
         ("seed: 1" + " " * 600_000, "more than 200000 bytes"),
+        ("seed: 1" + ":00" * 3000, "it has a number of 17721 bits"),  # sixty to the power of 3,000
     ],
 )
 def test_yaml_that_grows_without_end_is_refused(tmp_path, text, words):

@@ -77,6 +77,7 @@ def test_mistakes_are_one_line(make, message):
         ("settings: {}\n", "lists no runs"),
         ("runs: {ft: {method: ft}}\nmethods: x\n", "unknown key"),
         ("runs: {ft: 3}\n", "must map names"),
+        ("runs: {ft: {method: ft, options: 3}}\n", "ft: options must map names to values, got 3"),
         ("runs: {ft: {method: ft, eopchs: 3}}\n", "eopchs"),
     ],
 )

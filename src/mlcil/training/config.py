@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..core.config import as_dict, build, identity, option, option_names
-from ..core.errors import UserError, unknown_name
+from ..core.errors import UserError, shown, unknown_name
 
 if TYPE_CHECKING:
     from ..methods.base import Method, MethodConfig
@@ -212,8 +212,11 @@ def make_config(
     """
     from ..methods.registry import method_class
 
-    shared, own = dict(values), dict(values.get("options") or {})
-    shared.pop("options", None)
+    shared = dict(values)
+    own = shared.pop("options", None) or {}
+    if not isinstance(own, Mapping):
+        raise UserError(f"{where}: options must map names to values, got {shown(own)}")
+    own = dict(own)
     method = method_class(str((changes or {}).get("method", shared.get("method", RunSettings().method))))
     names, own_names = option_names(RunSettings), option_names(method.Config)
     if clash := set(names) & set(own_names):
@@ -238,6 +241,7 @@ def _check_buffer(method: type[Method], buffer: str) -> None:
 
 
 DEEPEST = 20  # levels of a configuration; settings have three
+LONGEST_NUMBER = 1024  # bits
 MOST_BYTES, MOST_VALUES = 200_000, 50_000  # of a configuration; YAML takes seconds to read more
 
 
@@ -264,6 +268,16 @@ class _BoundedLoader(yaml.SafeLoader):
         if self._values > MOST_VALUES:
             raise yaml.YAMLError(f"with its aliases it has more than {MOST_VALUES} values, which no settings need")
         return node
+
+
+def _whole_number(loader: _BoundedLoader, node: yaml.ScalarNode) -> int:
+    number = loader.construct_yaml_int(node)
+    if number.bit_length() > LONGEST_NUMBER:  # such as sixty to a high power; Python refuses to write it
+        raise yaml.YAMLError(f"it has a number of {number.bit_length()} bits, which no setting needs")
+    return number
+
+
+_BoundedLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def read_config(path: Path) -> dict[str, Any]:
