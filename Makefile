@@ -23,6 +23,7 @@ lint: $(READY)
 	$(BIN)/ruff check src tests speed trust examples docs/generate.py docs/licences.py docs/images docs/measurements
 	$(BIN)/ruff format --check src tests speed trust examples docs/generate.py docs/licences.py docs/images docs/measurements
 	$(BIN)/mypy
+	$(BIN)/mypy --strict trust
 
 # Renew the tables of docs/ that come from the code, and the list of licences; a test says when they are out of date.
 docs: $(READY)

@@ -109,14 +109,14 @@ def _prepare(job: Job, watcher: Watcher) -> None:
         setattr(importlib.import_module(module), name, value)
     fork = multiprocessing.get_context("fork")  # everything is imported
     multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
-    engines.subprocess = _ForkedRuns  # type: ignore[assignment]
+    engines.subprocess = _ForkedRuns  # type: ignore[assignment, attr-defined]
     serve = pools._serve
 
     def serve_and_end(*given: Any) -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
         serve(*given)
 
-    pools._serve = serve_and_end
+    pools._serve = serve_and_end  # type: ignore[assignment]
     watcher.install()
     watcher.call(analytic, "read_sums", "merging shards")
     real = Learner.learn
@@ -125,7 +125,7 @@ def _prepare(job: Job, watcher: Watcher) -> None:
         watcher.call(self.method, "after_session", "after_session")
         return real(self, *given)
 
-    Learner.learn = learn  # type: ignore[method-assign]
+    Learner.learn = learn  # type: ignore[assignment, method-assign]
 
 
 def _end_with_parent() -> None:
@@ -146,7 +146,8 @@ class _ForkedRuns:
 
         def __init__(self, command: list[str], stdout: Any, **_: Any) -> None:
             theirs, ours = os.pipe()
-            self.pid, self.returncode = os.fork(), None
+            self.returncode: int | None = None
+            self.pid = os.fork()
             if self.pid == 0:
                 os.close(ours)
                 for handle, target in ((theirs, 0), (stdout.fileno(), 1), (stdout.fileno(), 2)):

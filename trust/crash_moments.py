@@ -31,7 +31,7 @@ class Moment(NamedTuple):
     deed: str
     kind: str
     how: str
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]
 
 
 def kind_of(path: str, folder: str) -> str:

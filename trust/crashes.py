@@ -273,8 +273,7 @@ def main() -> None:
         found += trials.found
         problems += trials.problems
         figures.append(Figure(f"kills: {job.name}", sum(trials.kills.values())))
-        for moment, count in trials.kills.items():
-            kills[job.name][moment] += count
+        kills[job.name] += trials.kills
     total = sum(sum(one.values()) for one in kills.values())
     wanted = size.of(60, 1000)
     faults = (FULL, READ_ONLY, *FAULTS.values(), "photos gone")

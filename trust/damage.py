@@ -29,7 +29,7 @@ NOTICED, REPAIRED, SAME, CUT, WRONG = "noticed", "repaired", "without effect", "
 def main() -> None:
     """Try every kind."""
     size = size_asked(__doc__)
-    choice, figures, wrong = random.Random(size.seed), [], []
+    choice, figures, wrong = random.Random(size.seed), list[Figure](), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         for kind in make_kinds(Path(folder)):
             began = time.monotonic()

@@ -33,8 +33,10 @@ PLACES = {  # audit event -> the arguments that are paths which it changes
     **dict.fromkeys(("os.symlink", "shutil.copyfile"), (1,)),
     "sqlite3.connect": (0,),
 }
-FORBIDDEN = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork", "socket.connect", "socket.bind")
-FORBIDDEN += ("socket.getaddrinfo", "socket.sendto")
+FORBIDDEN = {
+    *("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork"),
+    *("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto"),
+}
 
 
 class Trial(NamedTuple):

@@ -246,10 +246,11 @@ def _table(data: bytes, rng: Random) -> bytes:
     else:
         row[rng.randrange(len(row))] = rng.choice(NAMES)
     out = io.StringIO()
-    quoting = rng.choice((csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
-    csv.writer(
-        out, delimiter=rng.choice(",,,;\t|"), quoting=quoting, lineterminator=rng.choice(("\n", "\r\n"))
-    ).writerows(rows)
+    delimiter, end = rng.choice(",,,;\t|"), rng.choice(("\n", "\r\n"))
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
+    if rng.random() < 0.5:
+        writer = csv.writer(out, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writerows(rows)
     encoding = rng.choice(("utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"))
     return out.getvalue().encode(encoding, "surrogatepass")
 

@@ -236,13 +236,14 @@ def _images(folder: Path) -> Trial:
     ]
 
     def call(data: bytes) -> None:
-        for use in (
-            decoding.inspect,
-            lambda *one: decoding.decode_content(*one, 16),
-            lambda *one: decoding.content_to_fit(*one, 16),
-        ):
+        uses: tuple[Callable[[], object], ...] = (
+            lambda: decoding.inspect("photo.jpg", data),
+            lambda: decoding.decode_content("photo.jpg", data, 16),
+            lambda: decoding.content_to_fit("photo.jpg", data, 16),
+        )
+        for use in uses:
             try:
-                use("photo.jpg", data)
+                use()
             except decoding.BadImage as error:
                 last: UserError | None = error
             else:
@@ -264,7 +265,7 @@ def _heif() -> list[bytes]:
         from pillow_heif import HeifFile
     except ImportError:
         return []
-    file, out = HeifFile(), io.BytesIO()
+    file, out = HeifFile(), io.BytesIO()  # type: ignore[no-untyped-call]
     small = picture((64, 64))
     file.add_frombytes("RGB", small.size, small.tobytes())
     file.save(out, quality=50)

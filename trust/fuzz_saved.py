@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -72,7 +73,7 @@ def tagger_folder(base: Path) -> Path:
 @cache
 def run_folder(base: Path) -> Path:
     """A short run of two sessions."""
-    settings = {"image_size": SIZE, "epochs": 1, "batch_size": 16, "augment": "none", "threads": 1}
+    settings: dict[str, Any] = {"image_size": SIZE, "epochs": 1, "batch_size": 16, "augment": "none", "threads": 1}
     mlcil.run("lwf", f"digits:train=60,test=40,size={SIZE}", base / "run", protocol="B0-C5", **settings)
     return base / "run"
 

@@ -41,7 +41,7 @@ class Killed(BaseException):
 @contextmanager
 def killing(step: int | None) -> Iterator[list[int]]:
     """Raise in the given step of the optimiser, counted from 1, if any; yields a list that grows with every step."""
-    plain, steps = SessionTraining._step, []
+    plain, steps = SessionTraining._step, list[int]()
 
     def train(training: SessionTraining, *given: Any) -> None:
         steps.append(len(steps) + 1)
@@ -91,7 +91,8 @@ def try_one(name: str, seed: int, kills: int, chance: random.Random, folder: Pat
 def main() -> None:
     """Repeat, and report."""
     size: Size = size_asked(__doc__)
-    chance, found = random.Random(size.seed), {"workers": [], "kills": [], "scores": [], "maps": []}
+    chance = random.Random(size.seed)
+    found: dict[str, list[Any]] = {"workers": [], "kills": [], "scores": [], "maps": []}
     names = list(RUNS)[: size.of(2, len(RUNS))]
     for seed in range(size.seed, size.seed + size.of(1, 5)):
         for name in names:
