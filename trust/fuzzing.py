@@ -63,7 +63,7 @@ class Found:
 def feed(readers: list[Reader], size: Size, folder: Path) -> Found:
     """Let processes feed all readers, one process after another."""
     found, tries = Found(), 0
-    left = {one.name: one.share * size.of(1, 10) for one in readers}
+    left = {one.name: one.share * size.of(1, 8) for one in readers}
     while left:
         tries += 1
         here, there = multiprocessing.Pipe(duplex=False)

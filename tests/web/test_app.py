@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import pytest
@@ -40,6 +41,23 @@ def test_errors_are_one_line(client):
     assert wrong.status_code == 422
     assert isinstance(wrong.json()["detail"], str)
     assert "number" in wrong.json()["detail"]
+
+
+def test_a_query_may_hold_any_bytes(router):
+    """A server in front may pass on what no client library sends."""
+    scope = {"type": "http", "method": "GET", "path": "/forbidden/", "query_string": b"\xed\xa0\x80", "root_path": ""}
+    scope |= {"headers": [(b"host", b"127.0.0.1:8000")], "scheme": "http", "server": ("127.0.0.1", 8000)}
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(make_app("t", ACCESS, [router], "predict.html")(scope, receive, send))
+    assert sent[0]["status"] == 404
+    assert b"".join(one.get("body", b"") for one in sent[1:]) == b'{"detail":"Not Found"}'
 
 
 def test_a_bug_tells_nothing(client):

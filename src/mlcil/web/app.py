@@ -65,7 +65,10 @@ def make_app(
         yield
         on_close()
 
-    app = FastAPI(title=title, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    # Every address has one spelling; to redirect from another, the framework would decode a query of any bytes.
+    app = FastAPI(
+        title=title, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     for router in (*routers, page_router(home, access.page_token), _watching(metrics, is_ready)):
         app.include_router(router)
     # The last one added is the outermost.
