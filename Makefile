@@ -65,19 +65,25 @@ grid-demo: $(READY)
 methods: $(READY)
 	$(BIN)/mlcil grid grids/digits-methods.yaml --jobs 2 --out runs/digits-methods
 
-# The tables of docs/results.md and a page, on an MS-COCO folder: make results DATA=coco2014-subset WEIGHTS=FILE. Hours on
-# two cores; interrupt it and call it again: it goes on. OUT is where the runs go, MORE is passed on to every grid.
+# The tables of docs/results.md and a page, on an MS-COCO folder: make results DATA=coco2014-subset WEIGHTS=FILE VIT=FILE.
+# WEIGHTS are EfficientNet-Lite0's, VIT those of DeiT-Ti for L2P, which is left out without them. Hours on two cores;
+# interrupt it and call it again: it goes on. OUT is where the runs go, MORE is passed on to every grid.
 OUT ?= runs/results
 SEEDED := ft,lwf,krt,joint,probes,analytic,podnet-20,krt-r-20
-GRID = $(BIN)/mlcil grid $(1) --data coco:$(DATA) --weights $(WEIGHTS) --set threads=1 --jobs 2 --no-report $(MORE)
+GRID = $(BIN)/mlcil grid $(1) --data coco:$(DATA) --weights $(or $(2),$(WEIGHTS)) --set threads=1 --jobs 2 --no-report $(MORE)
+ROWS = $(BIN)/python docs/measurements/coco_rows.py --into $(OUT)/rows.csv
 results: $(READY)
 	$(call GRID,grids/coco-methods.yaml) --out $(OUT)/b0
 	$(call GRID,grids/coco-methods.yaml) --set protocol=B40-C10 --out $(OUT)/b40
 	$(call GRID,grids/coco-adaptive.yaml) --seeds 0,1,2 --out $(OUT)/adaptive
 	$(call GRID,grids/coco-methods.yaml) --only $(SEEDED) --seeds 0,1,2 --out $(OUT)/b0
 	$(call GRID,grids/coco-methods.yaml) --only $(SEEDED) --seeds 0,1,2 --set protocol=B40-C10 --out $(OUT)/b40
-	$(BIN)/python docs/measurements/coco_rows.py $(OUT)/b0 $(notdir $(DATA)) B0-C10 --into $(OUT)/rows.csv
-	$(BIN)/python docs/measurements/coco_rows.py $(OUT)/b40 $(notdir $(DATA)) B40-C10 --into $(OUT)/rows.csv
+	$(ROWS) $(OUT)/b0 $(notdir $(DATA)) B0-C10
+	$(ROWS) $(OUT)/b40 $(notdir $(DATA)) B40-C10
+ifdef VIT
+	$(call GRID,grids/coco-prompts.yaml,$(VIT)) --out $(OUT)/prompts
+	$(ROWS) $(OUT)/prompts $(notdir $(DATA))-vit B40-C10 --joint $(OUT)/prompts/joint-vit
+endif
 	$(BIN)/mlcil report $(OUT) --out $(OUT)/report
 
 # Build a wheel and try it in a clean environment, away from the repository.

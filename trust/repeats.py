@@ -94,7 +94,7 @@ def main() -> None:
     chance = random.Random(size.seed)
     found: dict[str, list[Any]] = {"workers": [], "kills": [], "scores": [], "maps": []}
     names = list(RUNS)[: size.of(2, len(RUNS))]
-    for seed in range(size.seed, size.seed + size.of(1, 5)):
+    for seed in range(size.seed, size.seed + size.of(1, 3)):
         for name in names:
             with tempfile.TemporaryDirectory() as folder:
                 for key, values in try_one(name, seed, size.of(2, 8), chance, Path(folder)).items():

@@ -16,7 +16,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 WARM = 0.1  # part of a trial that may still fill caches
 MEGABYTE = 1e6
 CHECKPOINT = "progress.safetensors"  # comes when some seconds have passed, is replaced, and goes with its session
-MORE = {"descriptors": 1, "threads": 0, "processes": 0}  # a file may just be written when a process is looked at
+# A file may just be written when a process is looked at, and a pool starts a thread when it first needs it.
+MORE = {"descriptors": 1, "threads": 2, "processes": 0}
 
 
 class Sample(NamedTuple):
