@@ -51,9 +51,9 @@ class Size(NamedTuple):
 
 
 def size_asked(description: str | None) -> Size:
-    """What the command line says: `--full` for a night, otherwise some minutes; `--seed` for other random choices."""
+    """What the command line says: `--full` for an hour or two, otherwise some minutes; `--seed` for other random choices."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="as much as fits in a night")
+    parser.add_argument("--full", action="store_true", help="about ten times as much")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is chosen at random")
     asked = parser.parse_args()
     return Size(asked.full, asked.seed)
