@@ -1,6 +1,7 @@
 import asyncio
 import http.client
 import socket
+import time
 
 import pytest
 from fastapi import APIRouter
@@ -31,6 +32,13 @@ def in_pieces(size: int):
         yield b"x" * min(300, size - start)
 
 
+def in_pieces_slowly(size: int):
+    """The same from a client that is still sending when the server knows that the body is too large."""
+    for piece in in_pieces(size):
+        time.sleep(0.02)
+        yield piece
+
+
 def test_sizes_with_and_without_a_length(app):
     with asked(app) as client:
         for make in (lambda size: b"x" * size, in_pieces):
@@ -52,9 +60,8 @@ def test_a_length_is_believed_before_anything_is_read(app, monkeypatch, length):
 def test_a_large_body_over_the_network_is_answered(app):
     with served(app) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        connection.request(
-            "POST", "/v1/size", in_pieces(100_000), {"Transfer-Encoding": "chunked"}, encode_chunked=True
-        )
+        pieces = in_pieces_slowly(3 * MOST - 300)
+        connection.request("POST", "/v1/size", pieces, {"Transfer-Encoding": "chunked"}, encode_chunked=True)
         assert connection.getresponse().status == 413
         connection.close()
         connection.request("POST", "/v1/size", b"x" * (MOST + 1))

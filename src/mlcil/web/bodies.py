@@ -68,14 +68,16 @@ class _Body:
             line = f"the request did not arrive within {BODY_SECONDS:g} seconds"
             raise HTTPException(408, line, {"Connection": "close"}) from None
         if message["type"] == "http.request":
-            self._count(len(message.get("body", b"")))
             self.is_whole = not message.get("more_body", False)
+            await self._count(len(message.get("body", b"")))
         return message
 
-    def _count(self, size: int) -> None:
+    async def _count(self, size: int) -> None:
         self.size += size
         self.limit.held += size
         if self.size > self.limit.most:
+            if not self.is_whole:
+                await _listen(self.original, 2 * self.limit.most)
             raise HTTPException(413, self.limit.line, {"Connection": "close"})
         if self.limit.held > TOGETHER * self.limit.most:
             raise Busy("the server holds as many uploads as it can; try again soon")
