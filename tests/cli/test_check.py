@@ -87,6 +87,16 @@ def test_faults_are_named_the_worst_first(tmp_path, sound):
     assert rest.index("cannot be read") < rest.index("look at")
 
 
+def test_without_a_protocol_a_table_is_read_as_learn_reads_it(tmp_path, sound):
+    rows = [[name, label, "train"] for name, label, _ in (*sound[:3], [sound[3][0], "dog;-cat", ""])]
+    result = check(write_table(tmp_path, rows))
+    assert result.exit_code == 0, result.output
+    assert "4 images (4 to train, 0 to test), 2 classes" in result.output  # none has to be for testing
+    assert "differ" not in result.output  # -cat is no other spelling of cat
+    result = check(write_table(tmp_path, [[sound[0][0], "cat;-cat", "train"]]))
+    assert "has both the label 'cat' and its denial '-cat'" in str(result.exception)
+
+
 def test_a_damaged_image_is_found_by_decoding(tmp_path, sound):
     whole = (tmp_path / "train-0.png").read_bytes()
     middle = whole.index(b"IDAT") + 8

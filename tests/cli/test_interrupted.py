@@ -29,7 +29,7 @@ RUN = [
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ([], "interrupted before anything was learned; the same command starts again"),
+        ([], "interrupted before anything was saved; the same command starts again"),
         (["01/progress"], "keeps the progress of session 1;"),
         (["01/state"], "keeps session 1;"),
         (["01/state", "01/progress"], "keeps session 1;"),
@@ -141,4 +141,4 @@ def test_an_interruption_during_an_import(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=heed_interrupts)
     assert done.returncode == 130
-    assert done.stderr == "mlcil: interrupted before anything was learned; the same command starts again\n"
+    assert done.stderr == "mlcil: interrupted before anything was saved; the same command starts again\n"

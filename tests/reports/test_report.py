@@ -211,6 +211,8 @@ def test_cells_carry_what_to_sort_and_columns_what_to_filter_by(report):
 
 def test_progress_is_reported(tmp_path):
     said = []
-    write_report([made_run(tmp_path, "ft", "ft", counts=(2, 4))], tmp_path / "out", say=said.append)
+    runs = [made_run(tmp_path, "ft", "ft", counts=(2, 4)), tmp_path / "nowhere"]
+    write_report(runs, tmp_path / "out", say=said.append)
+    assert f"{tmp_path / 'nowhere'} does not exist" in said
     assert "figure curves-digits-b0-c2" in said
     assert any(line.startswith("attention maps of ") for line in said)

@@ -47,6 +47,21 @@ def test_without_a_label_the_others_stay_to_the_bit(ab, photos, tmp_path):
     assert ab.classes == tuple(f"digit {k}" for k in range(4))  # itself is as it was
 
 
+def test_figures_of_before_a_change_say_so(a, ab, abc, digit_tables):
+    words = "80 photos of a.csv, cross-validated"
+    then = [f"{words}, earlier, at threshold {value:.2f}" for value in a.thresholds]
+    assert [one.origin for one in a.labels] == [words, words]
+    assert [one.origin for one in ab.labels[:2]] == then
+    assert [one.origin for one in merge(a, start(digit_tables / "c.csv")).labels[:2]] == then
+    without_b = forget_step(ab, 2)
+    assert [one.origin for one in without_b.labels[:2]] == then
+    assert all("earlier" not in one.origin for one in abc.labels)  # c.csv has them all
+    chosen = choose_thresholds(a, {"digit 1": 0.123})
+    assert [one.origin for one in chosen.labels] == [words, then[1]]
+    assert [one.ap for one in chosen.labels] == [one.ap for one in a.labels]
+    assert [one.origin for one in forget_labels(ab, ["digit 2"]).labels[:2]] == then  # nothing else changed
+
+
 def test_a_label_that_was_forgotten_can_be_learned_again(ab, digit_tables, photos):
     again = teach(forget_labels(ab, ["digit 2", "digit 3"]), digit_tables / "b.csv")
     assert_same(again, ab, photos, CLOSE)

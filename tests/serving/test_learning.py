@@ -164,6 +164,31 @@ def test_a_check_measures_what_has_changed(tagger, digit_tables, photos):
         teach(tagger, digit_tables / "c.csv", check=str(digit_tables / "b.csv"))
 
 
+def test_photos_that_it_has_learned_from_flatter_it_and_their_figures_are_not_kept(tagger, digit_tables):
+    learned, report = learn(tagger, str(digit_tables / "b.csv"), LearnOptions(check=str(digit_tables / "a.csv")))
+    how = "measured on 80 photos of a.csv, 80 of which it has learned from, which flatters it"
+    assert [one.how for one in report.changes] == [how, how]
+    assert [one.ap for one in learned.labels[:2]] == [one.ap for one in tagger.labels]
+    assert all("80 photos of a.csv, cross-validated, earlier" in one.origin for one in learned.labels[:2])
+
+
+def test_without_a_photo_that_can_be_read_each_is_named(tmp_path):
+    file = io.StringIO()
+    console = Console(file=file, width=200)
+    table = write_rows(tmp_path / "gone.csv", [("gone-1.JPG", "cat"), ("gone-2.JPG", "")])
+    with pytest.raises(UserError, match=r"gone\.csv has no photo that can be read and says anything about a label$"):
+        learn(None, table, LearnOptions(backbone="small_conv", settings={"image_size": 32, "threads": 1}), console)
+    assert [line.split("gone-")[1][:1] for line in file.getvalue().splitlines() if "left out: " in line] == ["1", "2"]
+
+
+def test_a_correction_of_a_few_photos_is_not_said_to_be_measured(tagger, digit_tables, tmp_path):
+    rows = [(str(digit_tables / f"{number}.png"), "digit 1") for number in (7, 9)]
+    learned, report = learn(tagger, write_rows(tmp_path / "fix.csv", rows), LearnOptions())
+    assert report.measured == ""
+    assert [one.ap for one in learned.labels] == [one.ap for one in tagger.labels]
+    assert all("cross-validated, earlier" in one.origin for one in learned.labels)
+
+
 def test_chosen_thresholds_survive_learning(tagger, digit_tables):
     learned = teach(choose_thresholds(tagger, {"digit 0": 0.123}), digit_tables / "b.csv")
     assert learned.thresholds[0] == 0.123

@@ -61,7 +61,7 @@ def test_a_tagger_comes_back_as_it_was(tagger, tmp_path):
     again = Tagger.load(chosen.save(tmp_path / "again"))
     assert np.array_equal(again.scores(PIXELS), tagger.scores(PIXELS))
     assert np.array_equal(again.thresholds, chosen.thresholds)
-    assert (again.labels, again.steps, again.chosen) == (tagger.labels, tagger.steps, {"digit 1": 0.3})
+    assert (again.labels, again.steps, again.chosen) == (chosen.labels, tagger.steps, {"digit 1": 0.3})
     assert (again.weights, again.path, again.slim) == (tagger.weights, tmp_path / "again", False)
 
 

@@ -27,7 +27,7 @@ def run_line(path: Path) -> str:
     if folder.progress_file(finished + 1).exists():
         kept.append(f"the progress of session {finished + 1}")
     if not kept:
-        return "interrupted before anything was learned; the same command starts again"
+        return "interrupted before anything was saved; the same command starts again"
     return f"interrupted; {path} keeps {' and '.join(kept)}; the same command goes on from there"
 
 

@@ -62,9 +62,13 @@ def run_learn(
 def show_report(tagger: Tagger, report: LearnReport, console: Console) -> None:
     """Print what was learned, and what changed."""
     facts = [one for one in tagger.labels if one.name in report.labels]
-    title = f"learned from {counted(report.plan.images, 'photo')} in {report.seconds:.0f} s"
-    console.print(label_table(tagger, facts, title))
-    say(console, f"measured on {report.measured}" if report.measured else "not measured: no photos were set aside")
+    title = f"learned from {counted(tagger.steps[-1].images, 'photo')} in {report.seconds:.0f} s"
+    is_older = any(one.measured and one.origin != report.measured for one in facts)
+    console.print(label_table(tagger, facts, title, has_origin=is_older))
+    say(
+        console,
+        f"measured on {report.measured}" if report.measured else "not measured: too few photos, or none set aside",
+    )
     if report.changes:
         _show_changes(report, console)
     elif len(tagger.labels) > len(facts):
@@ -108,7 +112,7 @@ def label_table(tagger: Tagger, facts: Sequence[LabelFacts], title: str, has_ori
             *counts,
             f"{thresholds[one.name]:.2f}",
             *figures,
-            *([Text(one.measured)] if has_origin else []),
+            *([Text(one.origin)] if has_origin else []),
         )
     if len(facts) > SHOWN:
         table.caption = f"and {len(facts) - SHOWN} more"

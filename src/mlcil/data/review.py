@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from ..core.words import counted, listed
 from .contents import Contents, FileFacts
 from .decoding import BadImage
+from .denials import with_denials
 from .images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
+from .listing import Listing
 from .pixels import DecodedPixels
 from .protocol import Protocol, Session, make_protocol
 from .sources import counts_negatives, read, resolve
@@ -58,7 +60,7 @@ def review(
     negatives: str = "auto",
     decodes: bool = False,
 ) -> Review:
-    """Look at a data set as a run would, and train nothing.
+    """Look at a data set and train nothing: as a run does if there is a protocol, otherwise as a lesson of a tagger.
 
     Arguments:
         spec, images, protocol, order, negatives: the settings `data`, `images`, ... of a run.
@@ -68,7 +70,12 @@ def review(
     Raises:
         UserError: the data set cannot be read, or the protocol does not fit it.
     """
-    data = resolve(read(spec, images), contents)
+    found = read(spec, images)
+    if protocol is None and isinstance(found, Listing):
+        data = found.united(contents, draws=False)
+        data = DataSet(with_denials(data.train)[0], with_denials(data.test)[0], data.findings)
+    else:
+        data = resolve(found, contents)
     is_in_files = data.train.pixels is None
     files = tuple(contents.look((*data.train.paths, *data.test.paths))) if is_in_files else ()
     findings = [*data.findings, *review_files((*data.train.paths, *data.test.paths), files)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError, unknown_name
 from ..core.remote import is_url
+from .denials import is_denial
 from .images import ABSENT, PRESENT, UNKNOWN, Finding
 from .label_names import SEPARATORS, find_joined, find_look_alikes
 from .listing import Listing
@@ -102,7 +103,8 @@ def from_lists(tags: Sequence[set[str]]) -> Labels:
     matrix = np.full((len(tags), len(classes)), ABSENT, dtype=np.int8)
     rows = np.repeat(np.arange(len(tags)), [len(names) for names in tags])
     matrix[rows, [position[name] for names in tags for name in names]] = PRESENT
-    return classes, matrix, tuple(find_look_alikes(_counts(classes, matrix)))
+    counts = {name: count for name, count in _counts(classes, matrix).items() if not is_denial(name)}
+    return classes, matrix, tuple(find_look_alikes(counts))
 
 
 def _counts(classes: Sequence[str], labels: NDArray[np.int8]) -> dict[str, int]:

@@ -53,6 +53,8 @@ def write_report(
     )
     page = out / "index.html"
     write_text(page, text)
+    for problem in collection.problems:
+        say(problem)
     return page
 
 

@@ -66,8 +66,8 @@ def merge(first: Tagger, second: Tagger) -> Tagger:
     known = {step.number for step in first.steps}
     added = [step for step in second.steps if number[step.number] not in known]
     steps = (*first.steps, *(replace(step, number=number[step.number]) for step in added))
-    new = [label for label in second.labels if label.name not in first.classes]
-    labels = [*first.labels, *(replace(label, step=number.get(label.step or 0, label.step)) for label in new)]
+    new = [label for label in second.earlier_labels if label.name not in first.classes]
+    labels = [*first.earlier_labels, *(replace(label, step=number.get(label.step or 0, label.step)) for label in new)]
     chosen = (second.chosen or {}) | (first.chosen or {})
     return solved(replace(first, chosen=chosen), one, ledger, labels, steps)
 
@@ -127,7 +127,10 @@ def choose_thresholds(tagger: Tagger, chosen: Mapping[str, float | None], precis
             found[name] = float(value)
         else:
             raise UserError(f"got threshold {value} for {name!r}, expected 0 to 1")
-    return replace(tagger, chosen=found or None, path=None)
+    changed = replace(tagger, chosen=found or None, path=None)
+    moved = (changed.thresholds != tagger.thresholds).tolist()
+    pairs = zip(tagger.labels, tagger.earlier_labels, strict=True)
+    return replace(changed, labels=tuple(pair[is_moved] for pair, is_moved in zip(pairs, moved, strict=True)))
 
 
 def exact_copy(tagger: Tagger, deed: str) -> Analytic:
@@ -204,10 +207,10 @@ def _without_step(tagger: Tagger, left: Ledger, number: int) -> tuple[list[Label
         taught |= dict.fromkeys(new, step)
     (gone,) = (step for step in tagger.steps if step.number == number)
     labels = []
-    for label in (one for one in tagger.labels if one.name in left.classes):
+    for label in (one for one in tagger.earlier_labels if one.name in left.classes):
         first = taught.get(label.name)
         if label.name in gone.labels:  # the figures were those of what is gone
-            label = replace(label, ap=None, precision=None, recall=None, measured="")
+            label = label.with_figures(None, None, None, "")
         labels.append(label if first is None else replace(label, step=first.number, learned=first.learned))
     return labels, tuple(steps)
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.progress import Show
 from ..core.words import counted, listed
-from ..data.images import ABSENT, PRESENT, UNKNOWN, Finding, LabelledImages
+from ..data.images import ABSENT, PRESENT, UNKNOWN, Finding
 from ..evaluation.metrics import Floats, Measurement, calibration_error, f1_scores, mean_ap
-from ..methods.analytic import Analytic
 from ..training.prepare import Say, open_contents
 from .measuring import percent, quality
 from .predicting import score_readable
@@ -163,7 +162,7 @@ def evaluate(
         tuple(name for name in known.images.classes if name not in names),
         tuple(name for name in tagger.classes if name not in names),
         bad,
-        _count_seen(tagger, photos),
+        tagger.count_seen(photos.fingerprints),
         known.findings,
     )
 
@@ -219,10 +218,3 @@ def _shared_columns(tagger: Tagger, classes: Sequence[str], data: str) -> list[i
         its = f"its labels are {listed(classes)}" if classes else "it has no label at all"
         raise UserError(f"{data} has no label that the tagger knows: {its}; the tagger knows {listed(tagger.classes)}")
     return columns
-
-
-def _count_seen(tagger: Tagger, photos: LabelledImages) -> int:
-    """How many of the photos the tagger has learned from, as far as it remembers."""
-    if not isinstance(tagger.method, Analytic) or tagger.slim or photos.fingerprints is None:
-        return 0
-    return int((tagger.method.ledger.find(photos.fingerprints) >= 0).sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,7 +174,7 @@ def unlabelled(before: Tagger, new: NewPhotos) -> list[Finding]:
 
 
 def measured_changes(
-    before: Tagger, after: Tagger, scores: tuple[Any, Any], labels: NDArray[np.int8], words: str
+    before: Tagger, after: Tagger, scores: tuple[Any, Any], labels: NDArray[np.int8], words: str, keeps: bool
 ) -> list[LabelChange]:
     """What learning did to the labels that the tagger knew before, measured on photos.
 
@@ -182,13 +182,14 @@ def measured_changes(
         scores: (N, K) of the tagger before, and (N, K') of the one after.
         labels: int8 (N, K) of the labels that it knew before.
         words: what the photos are.
+        keeps: whether the figures become those of the labels.
     """
     known, changes = len(before.classes), []
     old = _rows(quality(scores[0], labels, before.thresholds))
     new = _rows(quality(scores[1][:, :known], labels, after.thresholds[:known]))
     for place, name in enumerate(before.classes):
         if new[place].ap is not None:
-            facts = replace(after.labels[place], **new[place]._asdict(), measured=words)
+            facts = after.labels[place].with_figures(*new[place], words) if keeps else None
             change = _difference(old[place], new[place])
             changes.append(LabelChange(name, change, old[place], new[place], f"measured on {words}", facts))
     return changes

@@ -152,7 +152,7 @@ class _Lesson:
         for line in plan.lines():
             self.reporter.say(line)
         stem = kept_stem(self.settings, method.tagger.to(fabric.device), fabric.device)
-        step, check = self._open(labels, stem), self._read_check(known, stem)
+        step, check = labels.opened(self.settings, stem, self.reporter.say), self._read_check(known, stem)
         self.reporter.findings(step.findings)
         method, session, calibration = self._learn(step, method, fabric)
         after = self._tagger(step, method, calibration, plan)
@@ -189,14 +189,6 @@ class _Lesson:
         if not self.is_closed_form and not set(labels.stated) - set(known):
             raise UserError(f"{self.settings.method} learns new labels only, and the table has none; see mlcil methods")
         return labels
-
-    def _open(self, labels: StepLabels, stem: KeptStem | None) -> StepData:
-        step = labels.opened(self.settings, stem, self.reporter.say)
-        for reason in (*step.train.bad, *step.test.bad):
-            self.reporter.say(f"left out: {reason}")
-        if not len(step.train.rows):
-            raise UserError(f"{self.settings.data} has no photo that can be read and says anything about a label")
-        return step
 
     def _read_check(self, known: tuple[str, ...], stem: KeptStem | None) -> Photos | None:
         """The photos on which the labels that the tagger knew before are measured, if there are any."""
@@ -284,7 +276,7 @@ class _Lesson:
             step.new_labels,
         )
         method.tagger.cpu().eval().requires_grad_(False)
-        old = () if self.before is None else self.before.labels
+        old = () if self.before is None else self.before.earlier_labels
         facts = (*old, *(LabelFacts(name, self.number, now) for name in step.new_labels))
         steps = (*(() if self.before is None else self.before.steps), record)
         weights = weights_text(self.config) if self.before is None else self.before.weights
@@ -304,7 +296,8 @@ class _Lesson:
             words = f"{counted(len(places), 'photo')} of {Path(self.settings.data).name}, cross-validated"
         else:
             return tagger, ""
-        return tagger.with_label_facts(measured(tagger, scores, labels, words)), words
+        facts = measured(tagger, scores, labels, words)
+        return tagger.with_label_facts(facts), words if facts else ""
 
     def _score(self, tagger: Tagger, photos: Photos, fabric: Fabric) -> Any:
         method = tagger.method
@@ -340,4 +333,6 @@ class _Lesson:
             return estimated_changes(self.before, after, new)
         scores = self._score(self.before, check, fabric), self._score(after, check, fabric)
         words = f"{counted(len(check.rows), 'photo')} of {Path(str(self.options.check)).name}"
-        return measured_changes(self.before, after, scores, check.images.labels, words)
+        seen = after.count_seen(check.images.fingerprints)
+        how = f"{words}, {seen} of which it has learned from, which flatters it" if seen else words
+        return measured_changes(self.before, after, scores, check.images.labels, how, keeps=not seen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ def measured(tagger: Tagger, scores: NDArray[Any], labels: NDArray[np.int8], wor
     """
     ap, precision, recall = quality(scores, labels, tagger.thresholds)
     return [
-        replace(one, ap=percent(ap[k]), precision=percent(precision[k]), recall=percent(recall[k]), measured=words)
+        one.with_figures(percent(ap[k]), percent(precision[k]), percent(recall[k]), words)
         for k, one in enumerate(tagger.labels)
         if not np.isnan(ap[k]) and (one.ap is None or _fewest(labels[:, k]) >= FEWEST)
     ]

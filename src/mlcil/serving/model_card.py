@@ -18,7 +18,7 @@ def tags_csv(tagger: Tagger) -> str:
     for one, threshold in zip(tagger.labels, tagger.thresholds, strict=True):
         figures = [None if value is None else round(value, 1) for value in (one.ap, one.precision, one.recall)]
         counts = one.positives, one.images, float(threshold)
-        lines.append(csv_line([one.name, one.step, one.learned, *counts, *figures, one.measured]))
+        lines.append(csv_line([one.name, one.step, one.learned, *counts, *figures, one.origin]))
     return "".join(lines)
 
 
@@ -55,7 +55,7 @@ def _label_table(tagger: Tagger) -> Iterator[str]:
     for one, threshold in zip(tagger.labels, tagger.thresholds, strict=True):
         counts = ["" if value is None else str(value) for value in (one.positives, one.images)]
         figures = [_number(value) for value in (one.ap, one.precision, one.recall)]
-        yield f"| {' | '.join([markdown(one.name), *counts, f'{threshold:.2f}', *figures, markdown(one.measured)])} |"
+        yield f"| {' | '.join([markdown(one.name), *counts, f'{threshold:.2f}', *figures, markdown(one.origin)])} |"
 
 
 def _step_line(step: Step) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,7 @@ class Step:
 class LabelFacts:
     """What is known about a label.
 
-    `ap`, `precision` and `recall` are in percent, on photos that `measured` names in words; the latter two at the
-    threshold of that time. None is unknown.
+    `ap`, `precision` and `recall` are in percent, on photos that `measured` names in words. None is unknown.
     """
 
     name: str
@@ -35,3 +34,20 @@ class LabelFacts:
     precision: float | None = None
     recall: float | None = None
     measured: str = ""
+    earlier: float | None = None  # the threshold when that was measured, if the tagger has changed since
+
+    @property
+    def origin(self) -> str:
+        """What the figures were measured on, and with what threshold if it was before the tagger changed."""
+        return self.measured if self.earlier is None else f"{self.measured}, earlier, at threshold {self.earlier:.2f}"
+
+    def with_figures(
+        self, ap: float | None, precision: float | None, recall: float | None, measured: str
+    ) -> LabelFacts:
+        """The same with what was measured of the tagger as it is."""
+        return replace(self, ap=ap, precision=precision, recall=recall, measured=measured, earlier=None)
+
+    def before_change(self, threshold: float) -> LabelFacts:
+        """The same about a tagger that is about to change, with the threshold that it has now."""
+        is_current = self.measured and self.earlier is None
+        return replace(self, earlier=float(threshold)) if is_current else self

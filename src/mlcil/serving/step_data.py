@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.words import listed
 from ..data.contents import Contents, fingerprinted
+from ..data.denials import with_denials
 from ..data.features import KeptStem
 from ..data.images import ABSENT, PRESENT, UNKNOWN, DataSet, Finding, LabelledImages, Level
 from ..data.label_names import find_look_alikes
@@ -22,7 +23,6 @@ from ..models.ledger import Ledger
 from ..training.config import RunSettings
 from ..training.prepare import Say, Store, open_contents, open_images
 
-NO = ("-", "\u2212", "\u2013")  # a minus sign before a label in a list, also as word processors write it: not shown
 FEW = 10  # photos of a label below which its tags are little better than guesses
 
 
@@ -62,13 +62,17 @@ class StepLabels:
     contents: Contents
 
     def opened(self, settings: RunSettings, stem: KeptStem | None, say: Say) -> StepData:
-        """Decode the photos, or compute what a stem makes of them.
+        """Decode the photos, or compute what a stem makes of them; say which cannot be read.
 
         Raises:
             UserError: there is nothing to learn.
         """
         train = _opened(self.train, settings, self.contents, say, stem, settings.augment)
         test = _opened(self.test, settings, self.contents, say, stem)
+        for reason in (*train.bad, *test.bad):
+            say(f"left out: {reason}")
+        if not len(train.rows):
+            raise UserError(f"{settings.data} has no photo that can be read and says anything about a label")
         step = StepData(train, test, len(self.known), self.stated, self.findings)
         return replace(step, findings=(*self.findings, *_review(step, self.known)))
 
@@ -176,35 +180,6 @@ def read_known(data: str, images: str | None, contents: Contents) -> Known:
 def pictures_of(images: LabelledImages) -> Sequence[str] | list[NDArray[np.uint8]]:
     """What to read: the files, or the pixels (H, W, 3) of images that exist only in memory."""
     return images.paths if images.pixels is None else list(images.pixels)
-
-
-def with_denials(images: LabelledImages) -> tuple[LabelledImages, NDArray[np.bool_]]:
-    """The images with each label `-x` of a list taken as "does not show x".
-
-    Returns:
-        The images, and bool (N, K) where a label is denied outright: by `-x`, or by 0 in a column of its own. Where a
-        list merely lacks a label, it is absent and not denied.
-
-    Raises:
-        UserError: a photo has a label and its denial.
-    """
-    denials = [name for name in images.classes if images.has_lists and name.startswith(NO) and len(name) > 1]
-    plain = sorted({name for name in images.classes if name not in denials} | {name[1:].strip() for name in denials})
-    column = {name: place for place, name in enumerate(images.classes)}
-    empty = ABSENT if images.has_lists else UNKNOWN
-    labels = np.full((len(images), len(plain)), empty, np.int8)
-    denied = np.zeros(labels.shape, bool)
-    for place, name in enumerate(plain):
-        if name in column:
-            labels[:, place] = images.labels[:, column[name]]
-            denied[:, place] = (labels[:, place] == ABSENT) & (not images.has_lists)
-    for name in denials:
-        place, is_no = plain.index(name[1:].strip()), images.labels[:, column[name]] == PRESENT
-        if (both := is_no & (labels[:, place] == PRESENT)).any():
-            photo = images.paths[int(both.argmax())]
-            raise UserError(f"{photo} has both the label {name[1:]!r} and its denial {name!r}; keep one of them")
-        denied[is_no, place] = True
-    return replace(images, labels=labels, classes=tuple(plain)), denied
 
 
 def in_columns(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:

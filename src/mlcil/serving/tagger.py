@@ -317,6 +317,17 @@ class Tagger:
         """The step in which the label of this column was learned."""
         return self.labels[column].step or 1
 
+    @property
+    def earlier_labels(self) -> tuple[LabelFacts, ...]:
+        """`labels` of a tagger that is about to change: their figures are then of an earlier one."""
+        return tuple(one.before_change(value) for one, value in zip(self.labels, self.thresholds, strict=True))
+
+    def count_seen(self, fingerprints: NDArray[np.int64] | None) -> int:
+        """How many photos with these fingerprints the tagger has learned from, as far as it remembers."""
+        if not isinstance(self.method, Analytic) or self.slim or fingerprints is None:
+            return 0
+        return int((self.method.ledger.find(fingerprints) >= 0).sum())
+
     def with_label_facts(self, facts: Sequence[LabelFacts]) -> Tagger:
         """The same with other facts about labels of these names."""
         changed = {one.name: one for one in facts}

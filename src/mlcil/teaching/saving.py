@@ -144,7 +144,7 @@ def _with_thresholds(tagger: Tagger, lesson: Lesson) -> Tagger:
     found = before | {name: value for name, value in chosen.items() if name in lesson.thresholds}
     measured = f"expected from marks in {lesson.source}"
     labels = [
-        replace(one, precision=100 * figures[0], recall=100 * figures[1], measured=measured)
+        one.with_figures(None, 100 * figures[0], 100 * figures[1], measured)
         if (figures := lesson.facts.get(one.name)) is not None
         else one
         for one in tagger.labels
