@@ -10,9 +10,9 @@ TRIALS := trust-fuzzing trust-crashes trust-long_life trust-damage trust-leaks t
 demo: $(READY)
 	$(BIN)/mlcil demo
 
-# Two processes of one thread each: two of several threads would stall one another.
+# Processes of one thread each, as several threads would stall one another; three on two cores, as many tests wait.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The tests that compare bits, computed as on a CPU without AVX-512: there equal numbers in another layout may differ.
 test-avx2: $(READY)
