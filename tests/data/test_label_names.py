@@ -1,7 +1,7 @@
 import pytest
 
 from mlcil.data.images import Level
-from mlcil.data.label_names import find_joined, find_look_alikes
+from mlcil.data.label_names import find_joined, find_look_alikes, find_values
 
 
 def texts(findings):
@@ -55,6 +55,16 @@ def test_long_lists_are_cut():
     counts = {name: 1 for number in range(7) for name in (f"Name{number}", f"name{number}")}
     (text,) = texts(find_look_alikes(counts))
     assert "'name4' (1 image); 2 more; use" in text
+
+
+def test_labels_that_may_be_from_another_column():
+    assert texts(find_values({"cat": 9, "2024-03-01 00:00:00": 1, "True": 2, "1,5": 1})) == [
+        "labels that look like values: '2024-03-01 00:00:00' (1 image); 'True' (2 images); '1,5' (1 image); "
+        "are they from another column?"
+    ]
+    assert "'0' (3 images); '1' (4 images)" in texts(find_values({"0": 3, "1": 4}))[0]
+    assert find_values({str(digit): 5 for digit in range(10)}) == []  # digits may be what it is about
+    assert find_values({"cat": 9, "yes-man": 1, "route 66": 2}) == []
 
 
 def test_a_label_that_means_no_label_is_named():

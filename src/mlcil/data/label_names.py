@@ -15,6 +15,9 @@ _ORDINARY = ("blank", "slash")  # also part of ordinary names, such as "traffic 
 SHOWN = 5  # pairs that a finding names
 RARE = 5  # a misspelt label has at most this fraction of the images of the right one
 NOTHING = {"none", "nothing", "nolabel", "nolabels", "negative", "negatives", "noneofthese", "background", "empty"}
+# What a cell holds that is no list of labels: a number, a date, yes or no.
+VALUE = re.compile(r"[-+]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*|true|false|yes|no", re.IGNORECASE)
+ANSWERS = {"0", "1", "-1", "true", "false", "yes", "no"}
 SHORTEST = 3  # letters; among shorter names one letter is no sign of a mistake
 
 Counts = Mapping[str, int]  # images of each label
@@ -32,6 +35,15 @@ def find_joined(counts: Counts, separator: str) -> list[Finding]:
         if joined:
             found.append(Finding(Level.LOOK, _joined_text(joined, separator, word)))
     return found
+
+
+def find_values(counts: Counts) -> list[Finding]:
+    """Labels that look like the content of another column: values among names, or nothing but answers."""
+    values = [name for name in counts if VALUE.fullmatch(name)]
+    if not values or (len(values) == len(counts) and not {one.casefold() for one in values} <= ANSWERS):
+        return []
+    text = f"labels that look like values: {_named([[name] for name in values], counts)}; are they from another column?"
+    return [Finding(Level.LOOK, text)]
 
 
 def find_look_alikes(counts: Counts) -> list[Finding]:

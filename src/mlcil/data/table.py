@@ -14,7 +14,7 @@ from ..core.errors import UserError, unknown_name
 from ..core.remote import is_url
 from .denials import is_denial
 from .images import ABSENT, PRESENT, UNKNOWN, Finding
-from .label_names import SEPARATORS, find_joined, find_look_alikes
+from .label_names import SEPARATORS, find_joined, find_look_alikes, find_values
 from .listing import Listing
 from .spreadsheet import Cell, Sheet, read_sheet
 
@@ -161,7 +161,8 @@ def _arrivals(sheet: Sheet, column: str | None) -> NDArray[np.int16]:
 def _from_cells(cells: list[Cell], separator: str) -> Labels:
     classes, matrix, findings = from_lists([_names(cell, separator) for cell in cells])
     if any(isinstance(cell, str) for cell in cells):  # items of a list may contain anything
-        findings += tuple(find_joined(_counts(classes, matrix), separator))
+        counts = _counts(classes, matrix)
+        findings += (*find_joined(counts, separator), *find_values(counts))
     return classes, matrix, findings
 
 
@@ -177,7 +178,7 @@ def _from_columns(sheet: Sheet, others: set[str | None]) -> Labels:
     matrix = np.empty((len(sheet.numbers), len(classes)), dtype=np.int8)
     expected = (
         "expected 1, 0, true, false, yes, no, x, -1 or nothing; no column is named labels, so every other column is "
-        "taken as a class (labels=COLUMN names the column of labels)"
+        "taken as a class; take out columns that are none, or name the one with lists of labels by labels=COLUMN"
     )
     for column, name in enumerate(classes):
         matrix[:, column] = sheet.codes(name, VALUES, expected)
