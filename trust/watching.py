@@ -103,7 +103,8 @@ def judged(name: str, samples: Sequence[Sample], unit: str, more: float, disk: f
     half = next(one for one in samples if one.step >= last / 2)
     grown = statistics.median(one.memory for one in late) - statistics.median(one.memory for one in early)
     slope = statistics.linear_regression([one.step for one in warm], [one.memory for one in warm]).slope
-    added = 1000 * (samples[-1].disk - half.disk) / max(last - half.step, 1)
+    end = samples[-2]  # with the last step, what is written at the end may be there already
+    added = 1000 * (end.disk - half.disk) / max(end.step - half.step, 1)
     return [
         Figure(f"{name}: {unit}s", last),
         Figure(f"{name}: memory early on, MB", statistics.median(one.memory for one in early)),
