@@ -51,7 +51,7 @@ class Size(NamedTuple):
 
 
 def size_asked(description: str | None) -> Size:
-    """What the command line says: `--full` for an hour or two, otherwise some minutes; `--seed` for other random choices."""
+    """What the command line says: `--full` for ten times as much, `--seed` for other random choices."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="about ten times as much")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is chosen at random")
