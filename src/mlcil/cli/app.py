@@ -93,7 +93,7 @@ def run(
 def check(
     data: Annotated[str, typer.Argument(help="Data set, such as labels.csv, a folder of photos, or coco:PATH.")],
     protocol: Annotated[
-        str | None, typer.Option(help="Classes of each session, as for `mlcil run`: say what each would see.")
+        str | None, typer.Option(help="Classes of each session: read the data as `mlcil run`, and say what each sees.")
     ] = None,
     order: Annotated[str | None, typer.Option(help="Class order, as for `mlcil run`.")] = None,
     images: Annotated[str | None, typer.Option(help="Folder to which the image paths in a table are relative.")] = None,
