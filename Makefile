@@ -47,7 +47,7 @@ speed: $(READY)
 bench: speed
 
 # What happens to people in practice: kills, damage, hostile input, leaks, a long life. Tables here, JSON in runs/trust.
-# Some minutes on two idle cores; `make trust-full` tries about ten times as much, in about an hour.
+# Three minutes on two idle cores; `make trust-full` tries about ten times as much.
 trust: $(READY)
 	$(MAKE) --jobs=2 $(TRIALS)
 

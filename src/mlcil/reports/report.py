@@ -51,8 +51,7 @@ def write_report(
         groups=[(group, _commands(group)) for group in collection.groups],
         problems=collection.problems,
     )
-    page = out / "index.html"
-    write_text(page, text)
+    write_text(page := out / "index.html", text)
     for problem in collection.problems:
         say(problem)
     return page
